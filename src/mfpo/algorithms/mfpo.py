@@ -1,0 +1,445 @@
+"""MFPO: Momentum-assisted Federated Policy Optimization.
+
+Yue, Hua, Chen, Ren: "Momentum-Based Federated Reinforcement Learning with Interaction and Communication Efficiency",
+INFOCOM 2024 (arXiv 2405.17471). J(theta) = -E[return] is minimised; g(theta; tau) is an unbiased estimate of its gradient.
+
+    t = 1        u_i = mean of g(theta; tau) over D~ trajectories                                 initial direction
+    t > 1        u_i = nu_t (u_i - mean_j w_j g(theta_tm1; tau_j)) + mean_j g(theta; tau_j)       local direction
+    t mod K > 0  theta_i moves along u_i                                                          local update
+    t mod K = 0  theta, u = means over the agents; theta moves along u; both go to every agent    server-side adjustment
+
+    paper    here                    paper    here
+    θ_i^(t)  Agent.theta             K        Config.local_steps
+    θ_i^(t-1) Agent.theta_tm1        D        Config.trajectories
+    ũ_i      Agent.u                 D̃        Config.initial_trajectories
+    w_ij     estimators.importance_weights     α_t, ν_t  Config.stepsize, Config.momentum and their rules
+    g        `gradients` below       γ        Config.gamma
+
+What the paper leaves open, or prints otherwise, and what is done here:
+- ∇π in the policy gradient is read as ∇log π, and REINFORCE uses the discounted return, as J does.
+- t = 1 is defined twice; here the D̃ initial trajectories *are* step 1. They are drawn in batches of D.
+- After a synchronisation θ^(t-1) is the average θ̄ before the server-side step, as in the proof. It is recomputed from the
+  download (`steps`: the last move is a function of what was downloaded), so it costs no bytes.
+- The old policy is evaluated with the current observation normaliser, which is refreshed once a round.
+- Everything in Config beyond the paper's symbols is ours; `presets/*.toml` has the printed settings as "paper".
+
+Ablations are settings: momentum=0 is FedAvg-PG, correction="none" heavy-ball, weights="none" the correction without
+importance weights, server_adjustment=false averages θ only and leaves every direction with its agent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.config import option, validate
+from mfpo.errors import ConfigError
+from mfpo.learning import critic as value_function
+from mfpo.learning import estimators, normalisation, schedules, steps, trees
+from mfpo.learning.critic import Critic
+from mfpo.learning.nets import ACTIVATIONS, Layers
+from mfpo.learning.normalisation import Statistics
+from mfpo.learning.policies import SQUASHES, Policy, make_policy
+from mfpo.learning.timeline import map_over_time, sample_live, sum_over_time
+from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
+
+NAMES = ("mfpo",)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
+
+    local_steps: int = option(10, "local steps per round", symbol="K", least=1)
+    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1)
+    initial_trajectories: int = option(
+        0, "trajectories of the initial direction, a multiple of D; 0 means D (the theorem: D·K)", symbol="D̃", least=0
+    )
+    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
+
+    momentum: float = option(0.8, "momentum, for --momentum-rule constant; 0 is FedAvg-PG", symbol="ν", least=0, most=1)
+    momentum_rule: str = option(
+        "constant", "how ν follows t: constant, paper (1-3α), theorem", choices=("constant", "paper", "theorem")
+    )
+    correction: str = option(
+        "importance", "importance: the paper's; none: heavy-ball momentum", choices=("importance", "none")
+    )
+    weights: str = option("action", "product of probability ratios per ...", symbol="w", choices=estimators.WEIGHTS)
+    weight_cap: float = option(2.0, "upper bound of an importance weight; inf is the paper's", above=0)
+    server_adjustment: bool = option(True, "average directions too and take the K-th step on the server")
+
+    step: str = option("natural", "the move along the direction; plain is the paper's", choices=steps.STEPS)
+    stepsize: float = option(0.1, "length of a step, in the units of --step", symbol="α", above=0)
+    stepsize_decay: float = option(0.99, "factor on the stepsize at every step t", above=0)
+    stepsize_rule: str = option("geometric", "how α follows t: geometric, theorem", choices=("geometric", "theorem"))
+    theorem_smoothness: float = option(1.0, "smoothness constant of the theorem's schedules", symbol="L̃", above=0)
+    theorem_sigma: float = option(1.0, "gradient standard deviation of the theorem's schedules", symbol="σ_g", above=0)
+    adam_beta1: float = option(0.9, "decay of the first moment, for --step adam", symbol="β₁", least=0, most=0.999999)
+    adam_beta2: float = option(0.99, "decay of the second moment, for --step adam", symbol="β₂", least=0, most=0.999999)
+    fisher_samples: int = option(512, "states in a Fisher-vector product, for --step natural", least=1)
+    cg_iterations: int = option(10, "conjugate-gradient iterations, for --step natural", least=1)
+    cg_damping: float = option(0.01, "added to the Fisher diagonal, for --step natural", least=0)
+
+    estimator: str = option("gpomdp", "whole return or reward to go", choices=("reinforce", "gpomdp"))
+    baseline: str = option(
+        "value", "what is subtracted from returns", symbol="b", choices=("none", "constant", "time", "value")
+    )
+    discount_states: bool = option(False, "keep the factor γ^h of the discounted objective in front of step h")
+    normalise_advantages: bool = option(True, "standardise advantages over a batch")
+    gae_lambda: float = option(0.97, "bias against variance, for --baseline value", symbol="λ", least=0, most=1)
+    value_hidden: tuple[int, ...] = option((64, 64), "hidden units of the value network", least=1)
+    value_updates: int = option(20, "Adam steps of the value network per local step", least=1)
+    value_samples: int = option(512, "states per Adam step of the value network", least=1)
+    value_stepsize: float = option(1e-3, "Adam stepsize of the value network", above=0)
+
+    hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
+    activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))
+    initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
+    squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
+    normalise_observations: bool = option(True, "standardise observations with shared running statistics")
+
+    def __post_init__(self) -> None:
+        """Check ranges, then the combinations that make no sense."""
+        validate(self)
+        if self.initial_trajectories % self.trajectories:
+            raise ConfigError(
+                f"--initial-trajectories is {self.initial_trajectories}, but it must be a multiple of --trajectories, "
+                f"which is {self.trajectories}."
+            )
+        if self.estimator == "reinforce" and self.baseline == "value":
+            raise ConfigError("--estimator reinforce has no value baseline; use --baseline constant or --estimator gpomdp.")
+        if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):
+            raise ConfigError("--momentum-rule theorem and --stepsize-rule theorem belong together; set both or none.")
+
+
+class Server(NamedTuple):
+    """The global policy, the shared direction and what the chosen options share besides."""
+
+    theta: PyTree
+    u: PyTree
+    t: Array  # steps taken so far
+    step: PyTree  # of the step rule
+    obs: Statistics | tuple[()]
+    critic: Critic | tuple[()]
+
+
+Download = Server  # an agent is told all the server knows
+
+
+class Upload(NamedTuple):
+    """Means of these over the agents are all the server needs."""
+
+    theta: PyTree
+    u: PyTree
+    step: PyTree
+    obs: Statistics | tuple[()]  # of this round's observations
+    phi: Layers | tuple[()]  # value network, in the units of the downloaded statistics
+    returns: Statistics | tuple[()]  # of this round's returns
+
+
+class Agent(NamedTuple):
+    """Private to the node."""
+
+    theta: PyTree
+    theta_tm1: PyTree
+    u: PyTree
+    t: Array
+    gathered: Array  # batches in the initial direction so far
+    step: PyTree
+    obs: Statistics | tuple[()]  # as downloaded
+    obs_seen: Statistics | tuple[()]  # since then
+    critic: Critic | tuple[()]
+    critic_opt: PyTree
+    returns: Statistics | tuple[()]  # as downloaded
+    returns_seen: Statistics | tuple[()]  # since then
+
+
+class Actor(NamedTuple):
+    """What it takes to act."""
+
+    theta: PyTree
+    obs: Statistics | tuple[()]
+
+
+class Parts(NamedTuple):
+    """The configured building blocks, shared by all functions of the algorithm."""
+
+    config: Config
+    spec: EnvSpec
+    policy: Policy
+    rule: steps.StepRule
+    alpha: schedules.Schedule
+    nu: schedules.Schedule
+
+
+def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
+    """MFPO for an environment and a number of agents (only the theorem's schedules depend on the latter)."""
+    policy = make_policy(spec, config.hidden, config.activation, config.initial_std, config.squash)
+    parts = Parts(config, spec, policy, make_rule(config), *make_schedules(config, agents))
+    batches = max(config.initial_trajectories // config.trajectories, 1)
+
+    def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
+        raw = policy.sample(policy.distribution(actor.theta, normalised(actor.obs, obs)), key)
+        return policy.action(raw), raw
+
+    def greedy(actor: Actor, obs: Array) -> Array:
+        return policy.action(policy.mode(policy.distribution(actor.theta, normalised(actor.obs, obs))))
+
+    return Algorithm(
+        plan=Plan(config.local_steps, config.trajectories, initial_steps=batches - 1),
+        init=lambda key: init(parts, key),
+        join=lambda key: join(parts, key),
+        download=lambda server: server,
+        receive=lambda agent, download: receive(parts, agent, download),
+        actor=lambda side: Actor(side.theta, side.obs),
+        act=act,
+        greedy=greedy,
+        learn=lambda agent, batch, key: learn(parts, batches, agent, batch, key),
+        upload=lambda agent: upload(parts, agent),
+        merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask),
+    )
+
+
+def make_rule(config: Config) -> steps.StepRule:
+    """The configured step rule."""
+    rules: dict[str, Callable[[], steps.StepRule]] = {
+        "plain": steps.plain,
+        "normalised": steps.normalised,
+        "adam": lambda: steps.adam(config.adam_beta1, config.adam_beta2),
+        "natural": lambda: steps.natural(config.cg_iterations, config.cg_damping),
+    }
+    return rules[config.step]()
+
+
+def make_schedules(config: Config, agents: int) -> tuple[schedules.Schedule, schedules.Schedule]:
+    """alpha_t and nu_t."""
+    if config.stepsize_rule == "theorem":
+        return schedules.theorem(
+            agents, config.local_steps, config.trajectories, config.theorem_smoothness, config.theorem_sigma
+        )
+    alpha = schedules.geometric(config.stepsize, config.stepsize_decay)
+    if config.momentum_rule == "paper":
+        return alpha, schedules.paper_momentum(alpha)
+    return alpha, schedules.constant(config.momentum)
+
+
+def init(parts: Parts, key: Key) -> Server:
+    """A fresh policy; no direction yet."""
+    c, (n_obs,) = parts.config, parts.spec.observation_shape
+    key_theta, key_phi = jax.random.split(key)
+    theta = parts.policy.init(key_theta)
+    return Server(
+        theta=theta,
+        u=trees.zeros_like(theta),
+        t=jnp.int32(0),
+        step=parts.rule.init(theta),
+        obs=normalisation.empty((n_obs,)) if c.normalise_observations else (),
+        critic=value_function.init(key_phi, n_obs, c.value_hidden) if c.baseline == "value" else (),
+    )
+
+
+def join(parts: Parts, key: Key) -> Agent:
+    """An agent that has heard nothing yet; its first download fills it."""
+    s = init(parts, key)
+    critic_opt = value_function.ADAM.init(s.critic.phi) if s.critic else ()
+    returns = s.critic.returns if s.critic else ()
+    return Agent(
+        s.theta, s.theta, s.u, s.t, jnp.int32(0), s.step, s.obs, s.obs, s.critic, critic_opt, returns, returns
+    )
+
+
+def receive(parts: Parts, agent: Agent, download: Download) -> Agent:
+    """Continue from the global policy. The direction, too, unless it stays private (no server-side adjustment)."""
+    if parts.config.server_adjustment:
+        last_move = parts.rule.displacement(download.step, download.u, parts.alpha(download.t))
+        theta_tm1 = trees.where(download.t > 0, trees.sub(download.theta, last_move), download.theta)
+        u, step = download.u, download.step
+    else:  # an agent that missed a round has no usable previous policy
+        up_to_date = (agent.t == download.t) & (download.t > 0)
+        theta_tm1 = trees.where(up_to_date, agent.theta_tm1, download.theta)
+        u, step = agent.u, agent.step
+    empty_like = normalisation.empty
+    return agent._replace(
+        theta=download.theta,
+        theta_tm1=theta_tm1,
+        u=u,
+        t=download.t,
+        step=step,
+        obs=download.obs,
+        obs_seen=empty_like(parts.spec.observation_shape) if download.obs else (),
+        critic=download.critic,
+        returns=download.critic.returns if download.critic else (),
+        returns_seen=empty_like(()) if download.critic else (),
+    )
+
+
+def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Key) -> tuple[Agent, Metrics]:
+    """One local step: a direction from fresh trajectories and, unless the server takes it, the move along it."""
+    c = parts.config
+    key_fisher, key_critic = jax.random.split(key)
+    obs = normalised(agent.obs, batch.obs)
+    agent, advantage, critic_metrics = advantages(parts, agent, obs, batch, key_critic)
+    g, g_tm1, weight_metrics = gradients(parts, agent, obs, batch, advantage)
+
+    starting = agent.t == 0
+    gathered = agent.gathered + starting
+    u_first = trees.axpy(1.0 / jnp.maximum(gathered, 1), trees.sub(g, agent.u), agent.u)
+    nu = parts.nu(agent.t + 1)
+    u_next = trees.add(trees.scale(nu, trees.sub(agent.u, g_tm1)), g)
+    u = trees.where(starting, u_first, u_next)
+
+    complete = ~starting | (gathered == batches)  # false while the initial direction is being gathered
+    t = agent.t + complete
+    where = sample_live(batch, key_fisher, c.fisher_samples)
+    fisher = steps.fisher_matvec(
+        lambda theta: jax.vmap(parts.policy.distribution, (None, 0))(theta, obs[where]), parts.policy.fisher, agent.theta
+    )
+    step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
+    moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
+    move = parts.rule.displacement(step, u, parts.alpha(t))
+    metrics = {"direction_norm": trees.norm(u), "gradient_norm": trees.norm(g), "momentum": nu * ~starting}
+    agent = agent._replace(
+        theta=trees.where(moves, trees.add(agent.theta, move), agent.theta),
+        theta_tm1=trees.where(moves, agent.theta, agent.theta_tm1),
+        u=u,
+        t=t,
+        gathered=gathered,
+        step=step,
+        obs_seen=normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else (),
+    )
+    return agent, metrics | weight_metrics | critic_metrics
+
+
+def gradients(
+    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, advantage: Array
+) -> tuple[PyTree, PyTree, Metrics]:
+    """g(theta; tau) and w g(theta_tm1; tau), averaged over the batch of trajectories.
+
+    The weights are constants of the second surrogate, so one backward pass gives the weighted mean of per-trajectory
+    gradients. Heavy-ball replaces the second one by the first, which makes u a running mean of gradients.
+    """
+    c, d = parts.config, batch.reward.shape[1]
+
+    def log_probs(theta: PyTree, obs: Array, action: Array) -> Array:
+        one = lambda o, a: parts.policy.log_prob(parts.policy.distribution(theta, o), a)  # noqa: E731
+        return jax.vmap(jax.vmap(one))(obs, action)
+
+    def gradient(theta: PyTree, obs: Array, action: Array, coefficient: Array) -> PyTree:
+        return jax.grad(lambda th: -jnp.sum(coefficient * log_probs(th, obs, action)) / d)(theta)
+
+    corrected = c.correction == "importance" and not (c.momentum_rule == "constant" and c.momentum == 0)
+    if not corrected:
+        g = sum_over_time(lambda *x: gradient(agent.theta, *x), (obs, batch.action, advantage), batch.length)
+        return g, g, {}
+
+    log_ratio = map_over_time(
+        lambda o, a, live: jnp.where(live, log_probs(agent.theta_tm1, o, a) - log_probs(agent.theta, o, a), 0.0),
+        (obs, batch.action, batch.live),
+        batch.length,
+    )
+    w = estimators.importance_weights(log_ratio, c.weights, c.weight_cap)
+    g, g_tm1 = sum_over_time(
+        lambda o, a, adv, w: (gradient(agent.theta, o, a, adv), gradient(agent.theta_tm1, o, a, w * adv)),
+        (obs, batch.action, advantage, w),
+        batch.length,
+    )
+    return g, g_tm1, weight_spread(w, batch.live)
+
+
+def weight_spread(w: Array, live: Array) -> Metrics:
+    """Mean, standard deviation and largest of the importance weights over live steps."""
+    n = jnp.maximum(jnp.sum(live), 1)
+    mean = jnp.sum(w * live) / n
+    std = jnp.sqrt(jnp.sum(live * (w - mean) ** 2) / n)
+    return {"weight_mean": mean, "weight_std": std, "weight_max": jnp.max(w * live)}
+
+
+def advantages(
+    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key
+) -> tuple[Agent, Array, Metrics]:
+    """The coefficient of grad log pi at every step; trains the critic, if there is one, after it was used."""
+    c = parts.config
+    to_go = estimators.reward_to_go(batch.reward, c.gamma)
+    metrics: Metrics = {}
+    if c.baseline == "value":
+        agent, a, metrics = value_advantages(parts, agent, obs, batch, to_go, key)
+    else:
+        a = jnp.broadcast_to(to_go[0], to_go.shape) if c.estimator == "reinforce" else to_go
+        a = jnp.where(batch.live, a, 0.0)
+        if c.baseline == "time":
+            a = a - estimators.leave_one_out_mean(a, batch.live)
+        elif c.baseline == "constant":
+            per_trajectory = jnp.sum(a, axis=0) / jnp.maximum(jnp.sum(batch.live, axis=0), 1)
+            a = a - estimators.leave_one_out_mean(per_trajectory, jnp.any(batch.live, axis=0))
+    a = jnp.where(batch.live, a, 0.0)
+    if c.discount_states and c.estimator == "gpomdp":
+        a = a * c.gamma ** jnp.arange(a.shape[0])[:, None]
+    return agent, estimators.standardise(a, batch.live) if c.normalise_advantages else a, metrics
+
+
+def value_advantages(
+    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, to_go: Array, key: Key
+) -> tuple[Agent, Array, Metrics]:
+    """GAE with the agent's critic, and one round of regression for the critic."""
+    c = parts.config
+    seen = normalisation.merge(agent.returns_seen, normalisation.gather(to_go, batch.live))
+    critic = value_function.rescale(agent.critic, normalisation.merge(agent.returns, seen))
+    value = map_over_time(lambda o: value_function.value(critic, o, c.activation), (obs,), batch.length)
+    last_value = value_function.value(critic, normalised(agent.obs, batch.last_obs), c.activation)
+    a = estimators.generalised_advantage(
+        batch.reward, value, batch.live, batch.terminated, last_value, c.gamma, c.gae_lambda
+    )
+    critic, critic_opt, loss = value_function.fit(
+        critic,
+        agent.critic_opt,
+        obs,
+        a + value,
+        batch,
+        key,
+        activation=c.activation,
+        updates=c.value_updates,
+        samples=c.value_samples,
+        stepsize=c.value_stepsize,
+    )
+    agent = agent._replace(critic=critic, critic_opt=critic_opt, returns_seen=seen)
+    return agent, a, {"value_loss": loss}
+
+
+def upload(parts: Parts, agent: Agent) -> Upload:
+    """theta and u, and what the chosen options have the server average besides."""
+    shares = parts.config.server_adjustment
+    return Upload(
+        theta=agent.theta,
+        u=agent.u if shares else (),
+        step=agent.step if shares else (),
+        obs=agent.obs_seen,
+        phi=value_function.rescale(agent.critic, agent.returns).phi if agent.critic else (),
+        returns=agent.returns_seen,
+    )
+
+
+def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[Server, Metrics]:
+    """Average what the agents sent, then take the server-side step along the averaged direction."""
+    mean = trees.masked_mean(Upload(uploads.theta, uploads.u, uploads.step, (), uploads.phi, ()), mask)
+    t = server.t + parts.config.local_steps
+    theta, u, step = mean.theta, server.u, server.step
+    if parts.config.server_adjustment:
+        u, step = mean.u, mean.step
+        theta = trees.add(theta, parts.rule.displacement(step, u, parts.alpha(t)))
+    critic = server.critic
+    if critic:
+        returns = normalisation.merge_all(critic.returns, uploads.returns, mask)
+        critic = value_function.rescale(Critic(mean.phi, critic.returns), returns)
+    obs = normalisation.merge_all(server.obs, uploads.obs, mask) if server.obs else ()
+
+    spread = jax.vmap(lambda theta_i: trees.norm(trees.sub(theta_i, mean.theta)))(uploads.theta)
+    metrics = {"drift": jnp.sum(spread * mask) / jnp.maximum(jnp.sum(mask), 1), "stepsize": parts.alpha(t)}
+    heard = Server(theta, u, t, step, obs, critic)
+    return trees.where(jnp.any(mask), heard, server), metrics
+
+
+def normalised(statistics: Statistics | tuple[()], obs: Array) -> Array:
+    """Observations in standard units, if the options say so."""
+    return normalisation.normalise(statistics, obs) if statistics else obs

@@ -1,0 +1,218 @@
+"""What each command does. JAX and everything that needs it is imported inside, so that help and mistakes are fast."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mfpo.cli import machine
+from mfpo.cli.interrupts import interrupts
+from mfpo.cli.progress import Progress, make_progress
+from mfpo.cli.text import bytes_text, score_text, seconds_text, sparkline
+from mfpo.errors import MfpoError, MissingExtra
+
+if TYPE_CHECKING:
+    from mfpo.reporting.tensorboard import EventFiles
+    from mfpo.runs.settings import Settings
+    from mfpo.runs.training import Run
+
+
+def train(args: argparse.Namespace) -> int:
+    """`mfpo train ENV`."""
+    from mfpo.runs.settings import resolve
+    from mfpo.runs.training import train
+
+    given = vars(args)
+    settings, config = resolve(
+        {name: given[name] for name in args.fields["settings"] if name in given},
+        {name: given[name] for name in args.fields["config"] if name in given},
+    )
+    return _watch(args, settings, lambda **watch: train(settings, config, args.out, **watch))
+
+
+def resume(args: argparse.Namespace) -> int:
+    """`mfpo resume RUN`."""
+    from dataclasses import replace
+
+    from mfpo.runs.directory import read_config
+    from mfpo.runs.training import resume
+
+    settings, _ = read_config(Path(args.run))
+    if args.rounds is not None:
+        settings = replace(settings, rounds=args.rounds)
+    return _watch(args, settings, lambda **watch: resume(args.run, args.rounds, **watch))
+
+
+class _Watch:
+    """What a run calls back: the display, the event files, and where the run lies."""
+
+    def __init__(self, progress: Progress, title: str, tensorboard: bool) -> None:
+        self.progress = progress
+        self._title = title
+        self.path: Path | None = None
+        self.round = 0
+        self._tensorboard = tensorboard
+        self._events: EventFiles | None = None
+
+    def started(self, path: Path) -> None:
+        from mfpo.reporting.tensorboard import EventFiles
+
+        self.path = path
+        self.progress.started(self._title)
+        if self._tensorboard:
+            self._events = EventFiles(path)
+
+    def row(self, row: dict[str, Any]) -> None:
+        self.round = row["round"]
+        self.progress.row(row)
+        if self._events is not None:
+            self._events(row)
+
+    def close(self) -> None:
+        self.progress.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def _watch(args: argparse.Namespace, settings: "Settings", start: "Callable[..., Run]") -> int:
+    """Run `start` with a display, and tell how it ended."""
+    if args.tensorboard:
+        from mfpo.reporting.tensorboard import summary_writer
+
+        summary_writer()  # if it is missing, say so before training
+    machine.prepare()
+    agents = "1 agent" if settings.agents == 1 else f"{settings.agents} agents"
+    title = f"{settings.env}, {settings.algorithm}, {agents}, seed {settings.seed}"
+    watch = _Watch(make_progress(settings.rounds, args.quiet), title, args.tensorboard)
+    try:
+        with interrupts() as signals:
+
+            def callback(row: dict[str, Any]) -> None:
+                watch.row(row)
+                signals.check()
+
+            try:
+                run = start(callback=callback, notice=watch.progress.notice, started=watch.started)
+            except KeyboardInterrupt:
+                watch.close()
+                print(_how_to_go_on(watch), file=sys.stderr)
+                return signals.exit_code
+            return _finish(args, run, watch)
+    finally:
+        watch.close()
+
+
+def _how_to_go_on(watch: _Watch) -> str:
+    if watch.path is None:
+        return "mfpo: interrupted before the first round."
+    when = f"after round {watch.round}" if watch.round else "before a round of this session was over"
+    return f"mfpo: interrupted {when}; go on with: mfpo resume {shlex.quote(str(watch.path))}"
+
+
+def _finish(args: argparse.Namespace, run: "Run", watch: _Watch) -> int:
+    """The picture and the summary. The run is safe by now, so a picture that fails does not hide the numbers."""
+    from mfpo.reporting.curves import save_figure
+
+    curve: Path | None = run.path / "curve.png"
+    code = 0
+    try:
+        save_figure([run.path], run.path / "curve.png")
+    except MfpoError as error:
+        curve, code = None, 0 if isinstance(error, MissingExtra) else 2
+        watch.progress.notice(str(error))
+    watch.close()
+    if args.json:
+        print(json.dumps({**run.summary, "path": str(run.path)}))
+    else:
+        print(_summary(run, curve))
+    return code
+
+
+def _summary(run: "Run", curve: Path | None) -> str:
+    summary = run.summary
+    evaluation, place = summary["evaluation"], shlex.quote(str(run.path))
+    score = score_text(evaluation["mean"], evaluation["std"])
+    lines = [f"{summary['env']} with {summary['algorithm']}: {score} over {evaluation['episodes']} fresh episodes"]
+    if sys.stdout.isatty():
+        lines.append(f"  {sparkline([row['return_mean'] for row in run.metrics])}  return by round")
+    speed = summary.get("env_steps_per_second")
+    lines += [
+        f"  rounds         {summary['rounds']} with {summary['agents']} agents",
+        f"  trajectories   {summary['trajectories_per_agent']:,} per agent, {summary['env_steps']:,} environment steps",
+        f"  bytes          {bytes_text(summary['bytes_up'])} up, {bytes_text(summary['bytes_down'])} down",
+        f"  time           {seconds_text(summary['wall_seconds'])}" + (f", {speed:,.0f} steps/s" if speed else ""),
+        f"  curve          {curve or 'not drawn'}",
+        f"  watch it       mfpo play {place}",
+        f"  compare        mfpo plot {place} …",
+    ]
+    return "\n".join(lines)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """`mfpo evaluate RUN`."""
+    from mfpo.runs.training import evaluate_run
+
+    result = evaluate_run(args.run, args.episodes, args.seed, args.greedy)
+    if args.json:
+        print(json.dumps(result))
+    else:
+        manner = "greedy" if result["greedy"] else "stochastic"
+        score = score_text(result["mean"], result["std"])
+        print(f"{score} over {result['episodes']} episodes ({manner}, seed {result['seed']})")
+    return 0
+
+
+def plot(args: argparse.Namespace) -> int:
+    """`mfpo plot RUN...`."""
+    from mfpo.reporting.curves import save_figure
+
+    out = args.out or (Path(args.runs[0]) / "curve.png" if len(args.runs) == 1 else "curves.png")
+    print(save_figure(args.runs, out, x=args.x, threshold=args.threshold, title=args.title))
+    return 0
+
+
+def play(args: argparse.Namespace) -> int:
+    """`mfpo play RUN`."""
+    from mfpo.reporting.video import check_format, film_episode, save_film
+    from mfpo.runs.policy import load_policy
+
+    place = Path(args.run)
+    out = check_format(args.out or (place if place.is_dir() else place.parent) / "episode.gif")
+    policy = load_policy(place, seed=args.seed)
+    film = film_episode(policy, policy.spec.id, args.seed, args.greedy)
+    save_film(film, out)
+    print(f"return {film.episode_return:.1f} in {len(film.frames) - 1} steps: {out}")
+    return 0
+
+
+def list_names(args: argparse.Namespace) -> int:
+    """`mfpo list`."""
+    from mfpo import registry
+    from mfpo.algorithms import list_algorithms
+    from mfpo.envs import list_environments
+    from mfpo.federation import ENGINES
+    from mfpo.runs.settings import list_presets
+
+    algorithms = {name: _headline(registry.get("mfpo.algorithms", name)) for name in list_algorithms()}
+    engines = {name: _headline(registry.get("mfpo.federation", name)) for name in ENGINES}
+    presets = {env: {name: list_presets(env, name) for name in algorithms} for env in list_environments()}
+    if args.json:
+        names = {"environments": list(presets), "algorithms": algorithms, "presets": presets, "engines": engines}
+        print(json.dumps(names))
+        return 0
+    environments = {
+        env: "presets " + "; ".join(f"of {name}: {', '.join(these)}" for name, these in of.items())
+        for env, of in presets.items()
+    }
+    for title, entries in (("environments", environments), ("algorithms", algorithms), ("engines", engines)):
+        print(title)
+        for name, line in entries.items():
+            print(f"  {name:<16} {line}")
+    return 0
+
+
+def _headline(module: object) -> str:
+    return (module.__doc__ or "").strip().partition("\n")[0]

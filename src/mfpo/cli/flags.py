@@ -1,0 +1,66 @@
+"""A dataclass becomes flags: name, type, help, symbol, choices and default all come from its fields."""
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mfpo.config import field_types, flag
+
+
+def add_fields(group: Any, cls: type, defaults: Mapping[str, Any], skip: tuple[str, ...] = ()) -> None:
+    """A flag per field. A flag that is not given leaves no trace, so that presets can tell it from a given one."""
+    for field in dataclasses.fields(cls):
+        if field.name not in skip:
+            _add_field(group, field, field_types(cls)[field.name], defaults.get(field.name, field.default))
+
+
+def _add_field(group: Any, field: "dataclasses.Field[Any]", kind: Any, default: Any) -> None:
+    rule = field.metadata
+    notes = [f"default {_written(default)}"]
+    if kind is not bool and rule.get("symbol"):
+        notes.insert(0, rule["symbol"])
+    options: dict[str, Any] = {
+        "dest": field.name,
+        "default": argparse.SUPPRESS,
+        "help": f"{rule.get('help', '')} ({'; '.join(notes)})".replace("%", "%%"),
+    }
+    if kind is bool:
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        choices = rule.get("choices")
+        options["metavar"] = "{" + ",".join(choices) + "}" if choices else _placeholder(kind)
+        options["type"] = reader(kind)
+    group.add_argument(flag(field.name), **options)
+
+
+def _placeholder(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple:
+        item = _placeholder(typing.get_args(kind)[0])
+        return f"{item},{item}"
+    return {int: "N", float: "X"}.get(kind, "NAME")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple | list):
+        return ",".join(map(_written, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def reader(kind: Any) -> Callable[[str], Any]:
+    """Text -> value of type `kind`. Ranges and choices are checked by the dataclass itself."""
+    if typing.get_origin(kind) is tuple:
+        item = reader(typing.get_args(kind)[0])
+        return lambda text: tuple(item(part) for part in text.split(",") if part.strip())
+    name = {int: "a whole number", float: "a number"}.get(kind, "a value")
+
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {name}") from None
+
+    return read

@@ -1,0 +1,41 @@
+"""How JAX uses this machine: every core, and programs it has compiled before. What the user decided stays.
+
+Both must be said before JAX starts its backends; a program that calls `main` may be past that, and keeps what it has.
+"""
+
+import hashlib
+import os
+import platform
+import warnings
+from pathlib import Path
+
+
+def prepare() -> None:
+    """Make every core this process may use a JAX device, and keep compiled programs for the next run."""
+    import jax
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if "JAX_NUM_CPU_DEVICES" not in os.environ and "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        try:
+            jax.config.update("jax_num_cpu_devices", cores)  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            return
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))  # type: ignore[no-untyped-call]
+        # a cache that cannot be read or written (a full disk) costs time, not results
+        warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept. One folder per kind of processor: a home directory may be shared by several."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "mfpo" / "compiled" / f"{platform.machine()}-{_processor()}"
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        features = sorted({line for line in text.splitlines() if line.startswith(("model name", "flags", "Features"))})
+    except OSError:
+        features = [platform.processor()]
+    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:12]

@@ -1,0 +1,226 @@
+"""Arguments. The flags of `train` are the fields of two dataclasses: the run's settings and the algorithm's config."""
+
+import argparse
+import dataclasses
+import re
+import shutil
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, NoReturn
+
+from mfpo.cli import commands
+from mfpo.cli.flags import add_fields, reader
+from mfpo.config import field_types
+from mfpo.errors import ConfigError, UnknownName, did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our manners: no abbreviations, and errors that are raised as one sentence with a suggestion."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", _Help)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found, in our words."""
+        argument, _, problem = message.removeprefix("argument ").partition(": ")
+        if message.startswith("the following arguments are required"):
+            raise ConfigError(f"`{self.prog}` needs {problem}; see `{self.prog} --help`.")
+        if problem.startswith("expected"):
+            raise ConfigError(f"{argument} needs a value; see `{self.prog} --help`.")
+        if problem.startswith("ignored explicit argument"):
+            raise ConfigError(f"{argument} takes no value; leave out what follows the equals sign.")
+        raise ConfigError(f"{argument}: {problem}." if message.startswith("argument ") else f"{message}.")
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        """Complain about the first argument that nothing asked for."""
+        given = next((text for text in unknown if text.startswith("-")), unknown[0]).partition("=")[0]
+        if not given.startswith("-"):
+            raise ConfigError(f"`{self.prog}` has no use for {given!r}; see `{self.prog} --help`.")
+        hint = did_you_mean(given, self._option_string_actions)
+        if not hint.startswith("Did"):  # nothing is near, and sixty names are no help
+            hint = f"See `{self.prog} --help`."
+        raise ConfigError(f"There is no option {given} of `{self.prog}`. {hint}")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=min(120, shutil.get_terminal_size().columns))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments of one command; `command` is the function to call with them."""
+    parser = Parser(
+        prog="mfpo",
+        usage="mfpo COMMAND ...",
+        description="Federated reinforcement learning: agents learn one policy together without sharing what they saw.",
+        epilog=_examples("mfpo train CartPole-v1", "mfpo list", "mfpo train --help"),
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    wanted = next((text for text in argv if not text.startswith("-")), None)
+    if wanted is not None and wanted not in COMMANDS:
+        raise UnknownName(f"There is no command {wanted!r}. {did_you_mean(wanted, COMMANDS)}")
+    below = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    chosen = parser
+    for name, (summary, fill) in COMMANDS.items():
+        command = below.add_parser(
+            name, prog=f"mfpo {name}", help=summary, description=summary[0].upper() + summary[1:] + "."
+        )
+        if name == wanted:  # the others stay empty: their flags may need JAX
+            fill(command, argv)
+            chosen = command
+    if not argv:
+        parser.print_help()
+        raise SystemExit(0)
+    args, unknown = parser.parse_known_args(_join_negative_numbers(argv))
+    if unknown or wanted is None:
+        chosen.refuse(unknown or argv)
+    return args
+
+
+def _join_negative_numbers(argv: list[str]) -> list[str]:
+    """argparse takes the -1e-3 of `--stepsize -1e-3` for an option; --stepsize=-1e-3 it understands."""
+    joined: list[str] = []
+    for text in argv:
+        if joined and re.fullmatch(r"--[a-z][a-z0-9-]*", joined[-1]) and re.fullmatch(r"-[0-9.][0-9.eE+-]*|-inf", text):
+            joined[-1] += f"={text}"
+        else:
+            joined.append(text)
+    return joined
+
+
+def _version() -> str:
+    try:
+        return f"mfpo {metadata.version('mfpo')}"
+    except metadata.PackageNotFoundError:
+        return "mfpo (not installed)"
+
+
+def _examples(*lines: str) -> str:
+    return "examples:\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def _train(parser: Parser, argv: list[str]) -> None:
+    from mfpo import algorithms
+    from mfpo.runs.settings import Settings
+
+    first = Parser(prog="mfpo train", add_help=False)
+    first.add_argument("--algorithm", default=_default(Settings, "algorithm"))
+    first.add_argument("--preset", default=_default(Settings, "preset"))
+    given = first.parse_known_args(argv)[0]
+    config_class = algorithms.config_class(given.algorithm)
+    of_run: dict[str, Any] = {}
+    of_algorithm: dict[str, Any] = {}
+    if {"-h", "--help"} & set(argv):
+        of_run, of_algorithm, source = _preset_defaults(argv, given.algorithm, given.preset)
+        parser.description = f"{parser.description} {source}"
+
+    parser.usage = "mfpo train ENV [options]"
+    parser.add_argument("env", metavar="ENV", help="environment, as `mfpo list` names it")
+    add_fields(parser.add_argument_group("the run"), Settings, of_run, skip=("env",))
+    add_fields(parser.add_argument_group(f"the algorithm {given.algorithm}"), config_class, of_algorithm)
+    output = _output(parser)
+    output.add_argument("--out", metavar="DIR", help="directory of the run; a free name below runs/ if left out")
+    parser.epilog = _examples(
+        "mfpo train CartPole-v1",
+        "mfpo train CartPole-v1 --agents 20 --rounds 50 --seed 1 --out runs/twenty",
+        "mfpo train CartPole-v1 --help                     the defaults for this environment",
+        "mfpo train Pendulum-v1 --json --quiet > summary.json",
+    )
+    fields = {"settings": list(field_types(Settings)), "config": list(field_types(config_class))}
+    parser.set_defaults(command=commands.train, fields=fields)
+
+
+def _default(cls: type, name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(cls) if field.name == name)
+
+
+def _preset_defaults(argv: list[str], algorithm: str, preset: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """What the flags default to once the environment is known, and a sentence that says so."""
+    from mfpo.config import as_dict
+    from mfpo.envs import list_environments
+    from mfpo.runs.settings import resolve
+
+    env = next((text for text in argv if text in list_environments()), None)
+    if env is None:
+        return {}, {}, "The preset of an environment may change a default: `mfpo train ENV --help` shows the result."
+    settings, config = resolve({"env": env, "algorithm": algorithm, "preset": preset}, {})
+    return as_dict(settings), as_dict(config), f"The defaults below are those of the preset {preset!r} of {env}."
+
+
+def _resume(parser: Parser, argv: list[str]) -> None:
+    _run_argument(parser)
+    parser.add_argument("--rounds", type=reader(int), metavar="N", help="train on to this many rounds in all")
+    _output(parser)
+    parser.epilog = _examples(
+        "mfpo resume runs/CartPole-v1-mfpo-seed0-1", "mfpo resume runs/CartPole-v1-mfpo-seed0-1 --rounds 60"
+    )
+    parser.set_defaults(command=commands.resume)
+
+
+def _evaluate(parser: Parser, argv: list[str]) -> None:
+    _run_argument(parser)
+    parser.add_argument("--episodes", type=reader(int), metavar="N", help="number of episodes (default: the run's)")
+    parser.add_argument("--seed", type=reader(int), metavar="N", help="another seed gives other episodes")
+    parser.add_argument("--greedy", action="store_true", help="take the most likely action instead of drawing one")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.epilog = _examples(
+        "mfpo evaluate runs/CartPole-v1-mfpo-seed0-1",
+        "mfpo evaluate runs/CartPole-v1-mfpo-seed0-1 --episodes 1000 --seed 7 --greedy",
+    )
+    parser.set_defaults(command=commands.evaluate)
+
+
+def _plot(parser: Parser, argv: list[str]) -> None:
+    from mfpo.reporting.curves import AXES
+
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories; seeds of one setting become one line")
+    parser.add_argument("--x", default="rounds", metavar="{" + ",".join(AXES) + "}", help="horizontal axis (rounds)")
+    parser.add_argument("--out", metavar="FILE", help=".png, .svg or .pdf; one run: its curve.png, several: curves.png")
+    parser.add_argument("--threshold", type=reader(float), metavar="X", help="draw a line at this return")
+    parser.add_argument("--title", metavar="TEXT", help="instead of what the runs have in common")
+    parser.epilog = _examples(
+        "mfpo plot runs/CartPole-v1-mfpo-seed0-1",
+        "mfpo plot runs/* --x bytes --threshold 475 --out comparison.svg",
+    )
+    parser.set_defaults(command=commands.plot)
+
+
+def _list(parser: Parser, argv: list[str]) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.epilog = _examples("mfpo list", "mfpo list --json")
+    parser.set_defaults(command=commands.list_names)
+
+
+def _play(parser: Parser, argv: list[str]) -> None:
+    _run_argument(parser)
+    parser.add_argument("--out", metavar="FILE", help=".gif or .mp4 (default: episode.gif in the run directory)")
+    parser.add_argument("--greedy", action="store_true", help="take the most likely action instead of drawing one")
+    parser.add_argument("--seed", type=reader(int), default=0, metavar="N", help="another seed, another episode (0)")
+    parser.epilog = _examples(
+        "mfpo play runs/CartPole-v1-mfpo-seed0-1",
+        "mfpo play runs/CartPole-v1-mfpo-seed0-1 --greedy --out episode.mp4",
+    )
+    parser.set_defaults(command=commands.play)
+
+
+def _run_argument(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="run directory")
+
+
+def _output(parser: Parser) -> Any:
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print the summary as one JSON object, and nothing else")
+    group.add_argument("--quiet", action="store_true", help="print the summary only")
+    group.add_argument("--tensorboard", action="store_true", help="write event files too, below RUN/tensorboard")
+    return group
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
+    "train": ("train agents on an environment", _train),
+    "resume": ("go on with a run that was stopped, or train it longer", _resume),
+    "evaluate": ("judge a run's policy on fresh episodes", _evaluate),
+    "plot": ("draw the learning curves of runs", _plot),
+    "list": ("show environments, algorithms, presets and engines", _list),
+    "play": ("film an episode of a run's policy", _play),
+}

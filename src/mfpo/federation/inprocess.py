@@ -1,0 +1,66 @@
+"""The default engine: a whole round of all agents is one compiled program, the agent axis spread over the JAX devices."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mfpo.federation import round as federation_round
+from mfpo.federation.round import Engine, RoundLog, State, StepLog
+from mfpo.random import seed_key
+from mfpo.rollout import make_sampler
+from mfpo.types import Algorithm, Array, Key, Metrics, PureEnv
+
+NAMES = ("inprocess",)
+
+
+def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: int) -> Engine:
+    """The engine for `agents` agents on up to `devices` devices (0: all that divide the agents evenly)."""
+    used = usable_devices(agents, devices)
+    mesh = Mesh(np.array(jax.devices()[:used]), ("agents",))
+    placement = State(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("agents")))
+    program = compiled_round(algorithm, env, agents, mesh)
+    key = seed_key(seed)
+
+    def round_(state: State, number: int) -> tuple[State, RoundLog]:
+        steps = federation_round.count_steps(algorithm, number)
+        state, log, metrics = program(jax.device_put(state, placement), key, jnp.int32(number), jnp.int32(steps))
+        federation_round.check_finite(state.server, f"round {number}")
+        return state, federation_round.host_log(log, metrics, steps)
+
+    up, down = federation_round.message_bytes(algorithm)
+    return Engine(used, up, down, lambda: federation_round.start(algorithm, agents, key), round_)
+
+
+@functools.lru_cache(maxsize=8)
+def compiled_round(
+    algorithm: Algorithm, env: PureEnv, agents: int, mesh: Mesh
+) -> Callable[[State, Key, Array, Array], tuple[State, StepLog, Metrics]]:
+    """(state, seed, round, number of local steps) -> what the round gives. Runs that differ in the seed only share it."""
+    by_agent, everywhere = PartitionSpec("agents"), PartitionSpec()
+    local = jax.shard_map(
+        functools.partial(federation_round.local, algorithm, make_sampler(env, algorithm)),
+        mesh=mesh,
+        in_specs=(by_agent, by_agent, everywhere, everywhere, everywhere, everywhere),
+        out_specs=(by_agent, by_agent, PartitionSpec(None, "agents")),
+        check_vma=False,
+    )
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def program(state: State, seed: Key, number: Array, steps: Array) -> tuple[State, StepLog, Metrics]:
+        download = algorithm.download(state.server)
+        members, uploads, log = local(state.agents, jnp.arange(agents), download, seed, number, steps)
+        everyone = jnp.ones(agents, bool)
+        server, metrics = federation_round.serve(algorithm, state.server, uploads, everyone, seed, number)
+        return State(server, members), log, metrics
+
+    return program
+
+
+def usable_devices(agents: int, most: int) -> int:
+    """The largest number of devices present, at most `most` (0: no bound), that divides the number of agents."""
+    available = min(jax.device_count(), agents, most or agents)
+    return max(n for n in range(1, available + 1) if agents % n == 0)

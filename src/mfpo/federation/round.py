@@ -1,0 +1,159 @@
+"""The only agent loop, `local`, and the only server loop, `serve`.
+
+Both are written for a block of agents with a leading axis; an engine chooses the block (all agents of a device, or one) and
+where it runs. Randomness is addressed, never consumed: every draw belongs to (seed, purpose, round, agent, step), so the
+engine, the block and who answers first cannot change it.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfpo.errors import Diverged
+from mfpo.rollout import Sampler
+from mfpo.types import Algorithm, Array, Key, Metrics, PyTree
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for."""
+
+    INIT = 0
+    JOIN = 1
+    SAMPLE = 2
+    LEARN = 3
+    MERGE = 4
+    EVALUATE = 5
+
+
+class State(NamedTuple):
+    """All there is to a federation between two rounds; `agents` has a leading axis."""
+
+    server: PyTree
+    agents: PyTree
+
+
+class StepLog(NamedTuple):
+    """What the local steps of a block report; leading axes [steps, agents]."""
+
+    returns: Array  # [.., D]
+    lengths: Array  # [.., D]
+    metrics: Metrics
+
+
+class RoundLog(NamedTuple):
+    """What a round reports, on the host."""
+
+    returns: np.ndarray  # [steps, N, D] of every episode
+    lengths: np.ndarray  # [steps, N, D]
+    learn: dict[str, np.ndarray]  # [steps, N]
+    merge: dict[str, float]
+
+
+class Engine(NamedTuple):
+    """Rounds count from 1. `round` may consume the state it is given."""
+
+    devices: int
+    bytes_up: int  # per agent and round
+    bytes_down: int
+    start: Callable[[], State]
+    round: Callable[[State, int], tuple[State, RoundLog]]
+
+
+def address(seed: Key, purpose: Purpose, *where: Any) -> Key:
+    """The key of one draw: `where` is round, agent, step, as far as they apply."""
+    key = jax.random.fold_in(seed, purpose)
+    for number in where:
+        key = jax.random.fold_in(key, number)
+    return key
+
+
+def count_steps(algorithm: Algorithm, round_number: int) -> int:
+    """How many local steps the given round has."""
+    extra = algorithm.plan.initial_steps if round_number == 1 else 0
+    return algorithm.plan.local_steps + extra
+
+
+def start(algorithm: Algorithm, agents: int, seed: Key) -> State:
+    """The state before the first round."""
+    keys = jax.vmap(lambda i: address(seed, Purpose.JOIN, i))(jnp.arange(agents))
+    return State(algorithm.init(address(seed, Purpose.INIT)), jax.vmap(algorithm.join)(keys))
+
+
+def local_step(
+    algorithm: Algorithm, sample: Sampler, agents: PyTree, ids: Array, seed: Key, round_number: Array, step: Array
+) -> tuple[PyTree, StepLog]:
+    """Every agent of the block samples with its policy and learns from what it saw.
+
+    All sample together, then learn one after the other: on a CPU that is faster than a batch of small matrix products, and
+    an agent's arithmetic does not depend on who else is in the block.
+    """
+
+    def key(purpose: Purpose) -> Key:
+        return jax.vmap(lambda i: address(seed, purpose, round_number, i, step))(ids)
+
+    batch = sample(jax.vmap(algorithm.actor)(agents), key(Purpose.SAMPLE))
+    agents, metrics = jax.lax.map(lambda x: algorithm.learn(*x), (agents, batch, key(Purpose.LEARN)))
+    return agents, StepLog(jnp.sum(batch.reward, axis=1), jnp.sum(batch.live, axis=1), metrics)
+
+
+def local(
+    algorithm: Algorithm,
+    sample: Sampler,
+    agents: PyTree,
+    ids: Array,
+    download: PyTree,
+    seed: Key,
+    round_number: Array,
+    steps: Array,
+) -> tuple[PyTree, PyTree, StepLog]:
+    """What a block of agents does between two communications: (agents, uploads, log of all steps)."""
+    agents = jax.vmap(algorithm.receive, (0, None))(agents, download)
+
+    def body(step: Array, carry: tuple[PyTree, StepLog]) -> tuple[PyTree, StepLog]:
+        agents, log = carry
+        agents, row = local_step(algorithm, sample, agents, ids, seed, round_number, step)
+        return agents, jax.tree.map(lambda rows, x: rows.at[step].set(x), log, row)
+
+    rows = algorithm.plan.initial_steps + algorithm.plan.local_steps
+    shapes = jax.eval_shape(
+        lambda: local_step(algorithm, sample, agents, ids, seed, round_number, jnp.int32(0))[1]
+    )
+    log = jax.tree.map(lambda s: jnp.zeros((rows, *s.shape), s.dtype), shapes)
+    agents, log = jax.lax.fori_loop(0, steps, body, (agents, log))
+    return agents, jax.vmap(algorithm.upload)(agents), log
+
+
+def serve(
+    algorithm: Algorithm, server: PyTree, uploads: PyTree, mask: Array, seed: Key, round_number: Array
+) -> tuple[PyTree, Metrics]:
+    """What the server does when the uploads are in."""
+    return algorithm.merge(server, uploads, mask, address(seed, Purpose.MERGE, round_number))
+
+
+def count_bytes(tree: PyTree) -> int:
+    """The size of a message: its arrays, without the envelope."""
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def message_bytes(algorithm: Algorithm) -> tuple[int, int]:
+    """Bytes up and down, per agent and round."""
+    key = jax.random.key(0)
+    up = jax.eval_shape(lambda: algorithm.upload(algorithm.join(key)))
+    down = jax.eval_shape(lambda: algorithm.download(algorithm.init(key)))
+    return count_bytes(up), count_bytes(down)
+
+
+def host_log(log: StepLog, merge: Metrics, steps: int) -> RoundLog:
+    """The log as NumPy arrays, without the rows of steps that did not take place."""
+    rows: StepLog = jax.tree.map(lambda x: np.asarray(x)[:steps], log)
+    return RoundLog(rows.returns, rows.lengths, rows.metrics, {k: float(v) for k, v in merge.items()})
+
+
+def check_finite(tree: PyTree, where: str) -> None:
+    """Raise `Diverged` if a number in the tree is not finite."""
+    if not all(np.all(np.isfinite(np.asarray(x))) for x in jax.tree.leaves(tree)):
+        raise Diverged(f"Training diverged: the parameters are not finite any more ({where}).")

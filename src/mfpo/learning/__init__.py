@@ -1,0 +1,1 @@
+"""The mathematics of learning: pure functions that know neither environments nor engines."""

@@ -1,0 +1,74 @@
+"""From trajectories to policy-gradient estimates: returns, baselines, advantages, importance weights.
+
+Everything here is time first, [H, D] for D trajectories of H slots; slots that are not live hold zero rewards. With an
+advantage A_h per step the estimate of the gradient of J = -E[return] is
+
+    g(theta; tau) = - sum_h A_h * grad log pi_theta(a_h | s_h),
+
+which is REINFORCE when A_h is the return of the whole trajectory and GPOMDP when it is the reward to go.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.types import Array
+
+WEIGHTS = ("trajectory", "decision", "action", "none")
+
+
+def reward_to_go(reward: Array, gamma: float) -> Array:
+    """G_h = r_h + gamma G_{h+1}."""
+
+    def back(g: Array, r: Array) -> tuple[Array, Array]:
+        g = r + gamma * g
+        return g, g
+
+    return jax.lax.scan(back, jnp.zeros_like(reward[0]), reward, reverse=True)[1]
+
+
+def leave_one_out_mean(x: Array, present: Array) -> Array:
+    """For every trajectory (last axis) the mean of x over the *others* that are present; 0 where there is none.
+
+    A baseline built from other trajectories is independent of this one's actions, so it leaves the estimate unbiased.
+    """
+    x = jnp.where(present, x, 0.0)
+    others = jnp.sum(present, axis=-1, keepdims=True) - present
+    return (jnp.sum(x, axis=-1, keepdims=True) - x) / jnp.maximum(others, 1)
+
+
+def generalised_advantage(
+    reward: Array, value: Array, live: Array, terminated: Array, last_value: Array, gamma: float, lam: float
+) -> Array:
+    """GAE(lambda), Schulman et al. 2016. A truncated trajectory is worth `last_value` [D] beyond its end."""
+    following = jnp.concatenate([value[1:], last_value[None]])
+    goes_on = jnp.concatenate([live[1:], jnp.zeros_like(live[:1])])
+    next_value = jnp.where(goes_on, following, jnp.where(terminated, 0.0, last_value))
+    delta = jnp.where(live, reward + gamma * next_value - value, 0.0)
+    return reward_to_go(delta, gamma * lam)
+
+
+def standardise(x: Array, live: Array) -> Array:
+    """Zero mean and unit variance over live slots; 0 elsewhere."""
+    n = jnp.maximum(jnp.sum(live), 1)
+    mean = jnp.sum(jnp.where(live, x, 0.0)) / n
+    centred = jnp.where(live, x - mean, 0.0)
+    return centred / (jnp.sqrt(jnp.sum(centred**2) / n) + 1e-8)
+
+
+def importance_weights(log_ratio: Array, kind: str, cap: float) -> Array:
+    """Weights [H, D] from log pi_{t-1}(a|s) - log pi_t(a|s) [H, D] (zero where not live), bounded above by `cap`.
+
+    trajectory  product over the whole trajectory: exact, the paper's
+    decision    product up to and including the step: what follows the step is taken as if drawn from pi_{t-1}
+    action      the step's own ratio: states, too, are taken as if drawn from pi_{t-1}
+    none        1
+    """
+    if kind == "trajectory":
+        log_w = jnp.broadcast_to(jnp.sum(log_ratio, axis=0), log_ratio.shape)
+    elif kind == "decision":
+        log_w = jnp.cumsum(log_ratio, axis=0)
+    elif kind == "action":
+        log_w = log_ratio
+    else:
+        log_w = jnp.zeros_like(log_ratio)
+    return jnp.minimum(jnp.exp(log_w), cap)

@@ -1,0 +1,112 @@
+"""How far and which way to move for a given direction u: the step rules.
+
+A rule first *absorbs* the direction into its state, then says the *displacement*. The displacement is a function of state,
+u and alpha alone, so whoever knows these (every agent after a download) can recompute the last move, and averaging the
+states of all agents gives the state of the server-side step.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.learning import trees
+from mfpo.types import Array, PyTree
+
+STEPS = ("plain", "normalised", "adam", "natural")
+TINY = 1e-12
+
+Matvec = Callable[[PyTree], PyTree]
+
+
+class StepRule(NamedTuple):
+    """See the module's docstring."""
+
+    init: Callable[[PyTree], PyTree]  # theta -> state
+    absorb: Callable[[PyTree, PyTree, Matvec], PyTree]  # state, u, v -> F v with F the Fisher information -> state
+    displacement: Callable[[PyTree, PyTree, Array], PyTree]  # state, u, alpha -> theta_{t+1} - theta_t
+
+
+def plain() -> StepRule:
+    """-alpha u: the paper's."""
+    return StepRule(
+        init=lambda theta: (),
+        absorb=lambda state, u, fisher: (),
+        displacement=lambda state, u, alpha: trees.scale(-alpha, u),
+    )
+
+
+def normalised() -> StepRule:
+    """-alpha u / |u|: every step has the length alpha in parameter space."""
+    return StepRule(
+        init=lambda theta: (),
+        absorb=lambda state, u, fisher: (),
+        displacement=lambda state, u, alpha: trees.scale(-alpha / (trees.norm(u) + TINY), u),
+    )
+
+
+class Moments(NamedTuple):
+    """Adam's running averages of u and u², and how often they were updated."""
+
+    mean: PyTree
+    square: PyTree
+    count: Array
+
+
+def adam(beta1: float, beta2: float, eps: float = 1e-8) -> StepRule:
+    """Adam (Kingma & Ba 2015) on the direction."""
+
+    def absorb(state: Moments, u: PyTree, fisher: Matvec) -> Moments:
+        mean = jax.tree.map(lambda m, x: beta1 * m + (1 - beta1) * x, state.mean, u)
+        square = jax.tree.map(lambda v, x: beta2 * v + (1 - beta2) * x**2, state.square, u)
+        return Moments(mean, square, state.count + 1.0)
+
+    def displacement(state: Moments, u: PyTree, alpha: Array) -> PyTree:
+        count = jnp.maximum(state.count, 1.0)
+        c1, c2 = 1 - beta1**count, 1 - beta2**count
+        return jax.tree.map(
+            lambda m, v: -alpha * (m / c1) / (jnp.sqrt(v / c2) + eps), state.mean, state.square
+        )
+
+    return StepRule(lambda theta: Moments(trees.zeros_like(theta), trees.zeros_like(theta), jnp.float32(0.0)),
+                    absorb, displacement)
+
+
+def natural(iterations: int, damping: float) -> StepRule:
+    """-alpha d / sqrt(d·u) with F d = u: the length alpha in the Fisher metric, a KL divergence of about alpha²/2.
+
+    The state is d, found by conjugate gradients from the agent's own samples. Averaged over agents it is the natural
+    direction of the server-side step, which has no samples.
+    """
+
+    def absorb(state: PyTree, u: PyTree, fisher: Matvec) -> PyTree:
+        return conjugate_gradients(lambda v: trees.axpy(damping, v, fisher(v)), u, iterations)
+
+    def displacement(state: PyTree, u: PyTree, alpha: Array) -> PyTree:
+        return trees.scale(-alpha / jnp.sqrt(jnp.maximum(trees.dot(state, u), TINY)), state)
+
+    return StepRule(trees.zeros_like, absorb, displacement)
+
+
+def conjugate_gradients(matvec: Matvec, b: PyTree, iterations: int) -> PyTree:
+    """An approximate solution x of A x = b, for A symmetric and positive definite, starting at zero."""
+
+    def body(_: Array, carry: tuple[PyTree, PyTree, PyTree, Array]) -> tuple[PyTree, PyTree, PyTree, Array]:
+        x, r, p, rr = carry
+        a_p = matvec(p)
+        step = rr / (trees.dot(p, a_p) + TINY * TINY)
+        x, r = trees.axpy(step, p, x), trees.axpy(-step, a_p, r)
+        rr_next = trees.dot(r, r)
+        return x, r, trees.axpy(rr_next / (rr + TINY * TINY), p, r), rr_next
+
+    start = (trees.zeros_like(b), b, b, trees.dot(b, b))
+    return jax.lax.fori_loop(0, iterations, body, start)[0]
+
+
+def fisher_matvec(distribution: Callable[[PyTree], PyTree], fisher: Callable[..., PyTree], theta: PyTree) -> Matvec:
+    """v -> F v, with F the mean over a batch of the Fisher information of `distribution(theta)` (leading batch axis)."""
+    dist, jvp = jax.linearize(distribution, theta)
+    vjp = jax.linear_transpose(jvp, theta)
+    n = jax.tree.leaves(dist)[0].shape[0]
+    return lambda v: trees.scale(1.0 / n, vjp(jax.vmap(fisher)(dist, jvp(v)))[0])

@@ -1,0 +1,57 @@
+"""Vector algebra on pytrees: parameters and directions are vectors that happen to be stored in pieces."""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.types import Array, PyTree
+
+
+def add(a: PyTree, b: PyTree) -> PyTree:
+    """a + b."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def sub(a: PyTree, b: PyTree) -> PyTree:
+    """a - b."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(c: Array | float, a: PyTree) -> PyTree:
+    """c * a."""
+    return jax.tree.map(lambda x: c * x, a)
+
+
+def axpy(c: Array | float, a: PyTree, b: PyTree) -> PyTree:
+    """c * a + b."""
+    return jax.tree.map(lambda x, y: c * x + y, a, b)
+
+
+def zeros_like(a: PyTree) -> PyTree:
+    """The zero vector of a's shape."""
+    return jax.tree.map(jnp.zeros_like, a)
+
+
+def dot(a: PyTree, b: PyTree) -> Array:
+    """The inner product."""
+    parts = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.sum(x * y), a, b))
+    return functools.reduce(operator.add, parts, jnp.float32(0.0))
+
+
+def norm(a: PyTree) -> Array:
+    """The Euclidean norm."""
+    return jnp.sqrt(dot(a, a))
+
+
+def where(condition: Array, a: PyTree, b: PyTree) -> PyTree:
+    """a if the scalar condition holds, else b."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def masked_mean(a: PyTree, mask: Array) -> PyTree:
+    """The mean over the leading axis of the entries whose mask is true."""
+    weight = mask.astype(jnp.float32)
+    total = jnp.maximum(weight.sum(), 1.0)
+    return jax.tree.map(lambda x: jnp.tensordot(weight, x, axes=1) / total, a)

@@ -1,0 +1,1 @@
+"""Run directories in; statistics, figures, event files and films out. Nothing here trains."""

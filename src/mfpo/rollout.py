@@ -1,0 +1,80 @@
+"""Sampling: (environment, act) -> trajectories. The only code that steps an environment while learning.
+
+All episodes of all agents on a device advance together, and the loop ends with the longest of them.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.types import TIME_BLOCK, Algorithm, Array, Key, PureEnv, PyTree, Trajectories
+
+Sampler = Callable[[PyTree, Key], Trajectories]  # actors[n], keys[n] -> trajectories[n]
+
+
+class _Record(NamedTuple):
+    obs: Array
+    action: Array
+    reward: Array
+    live: Array
+    terminated: Array
+
+
+def pure_sampler(env: PureEnv, act: Callable[..., tuple[Array, Array]], episodes: int) -> Sampler:
+    """A sampler for pure environments: one loop over time around the batch of all agents' episodes."""
+    horizon = env.spec.horizon
+    slots = -(-horizon // TIME_BLOCK) * TIME_BLOCK
+
+    def one_step(actor: PyTree, state: PyTree, key: Key) -> tuple[PyTree, tuple[Array, ...]]:
+        key_act, key_env = jax.random.split(key)
+        obs = env.observe(state)
+        action, aux = act(actor, obs, key_act)
+        state, reward, terminated = env.step(state, action, key_env)
+        return state, (obs, aux, reward, terminated)
+
+    def sample(actors: PyTree, keys: Key) -> Trajectories:
+        each = jax.vmap(jax.vmap(one_step, (None, 0, 0)))  # agents, then their episodes
+        episode_keys = jax.vmap(lambda k: jax.random.split(k, episodes))(keys)
+        key_at = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))
+        state = jax.vmap(jax.vmap(env.reset))(key_at(episode_keys, 0))
+        running = jnp.ones(episode_keys.shape, bool)
+        shapes = jax.eval_shape(lambda: each(actors, state, episode_keys)[1])
+        blank = [jnp.zeros((s.shape[0], slots, *s.shape[1:]), s.dtype) for s in shapes]
+        record = _Record(*blank[:3], jnp.zeros_like(blank[3]), blank[3])
+
+        def goes_on(carry: tuple[Array, PyTree, Array, _Record]) -> Array:
+            h, _, running, _ = carry
+            return (h < horizon) & jnp.any(running)
+
+        def advance(carry: tuple[Array, PyTree, Array, _Record]) -> tuple[Array, PyTree, Array, _Record]:
+            h, state, running, record = carry
+            after, (obs, aux, reward, terminated) = each(actors, state, key_at(episode_keys, h + 1))
+            row = _Record(obs, aux, jnp.where(running, reward, 0.0), running, running & terminated)
+            record = jax.tree.map(lambda buffer, x: buffer.at[:, h].set(x), record, row)
+            state = jax.tree.map(lambda new, old: jnp.where(_fit(running, new), new, old), after, state)
+            return h + 1, state, running & ~terminated, record
+
+        _, state, _, record = jax.lax.while_loop(goes_on, advance, (jnp.int32(0), state, running, record))
+        last_slot = jnp.arange(slots)[:, None] == horizon - 1
+        truncated = record.live & ~record.terminated & last_slot
+        last_obs = jax.vmap(jax.vmap(env.observe))(state)
+        length = jnp.sum(jnp.any(record.live, axis=2), axis=1)
+        return Trajectories(*record, truncated, last_obs, length)
+
+    return sample
+
+
+def _fit(mask: Array, like: Array) -> Array:
+    return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim))
+
+
+def make_sampler(env: PureEnv, algorithm: Algorithm, episodes: int | None = None) -> Sampler:
+    """The sampler that fits the environment; `episodes` per agent, by default what the algorithm plans."""
+    return pure_sampler(env, algorithm.act, episodes or algorithm.plan.episodes)
+
+
+def greedy_act(algorithm: Algorithm) -> Callable[..., tuple[Array, Array]]:
+    """`act` without randomness, for evaluation."""
+    return lambda params, obs, key: (algorithm.greedy(params, obs),) * 2

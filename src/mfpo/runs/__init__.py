@@ -1,0 +1,1 @@
+"""A run is a directory of plain files: its settings, metrics, checkpoints, policy and summary."""

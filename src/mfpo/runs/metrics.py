@@ -1,0 +1,73 @@
+"""metrics.jsonl: one line of numbers per round."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfpo.federation import RoundLog
+from mfpo.runs import files
+from mfpo.runs.checkpoint import Progress
+
+Row = dict[str, Any]
+
+
+def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float) -> Row:
+    """The line of a round: counts so far, then this round's episodes, learning, merge and cost."""
+    row: Row = {
+        "round": progress.round,
+        "env_steps": progress.env_steps,
+        "trajectories_per_agent": progress.trajectories_per_agent,
+        "bytes_up": progress.bytes_up,
+        "bytes_down": progress.bytes_down,
+        "return_mean": np.mean(log.returns, dtype=np.float64),
+        "return_std": np.std(log.returns, dtype=np.float64),
+        "return_min": np.min(log.returns),
+        "return_max": np.max(log.returns),
+        "length_mean": np.mean(log.lengths, dtype=np.float64),
+    }
+    row |= {name: np.mean(values, dtype=np.float64) for name, values in log.learn.items()}
+    # the agents' and the server's view of one quantity may share its name; neither may hide the other
+    row |= {f"server_{name}" if name in row else name: value for name, value in log.merge.items()}
+    row |= {"seconds": seconds, "cpu_seconds": cpu_seconds}
+    return {name: plain(value) for name, value in row.items()}
+
+
+def plain(value: Any) -> int | float | None:
+    """A number JSON can hold: JSON has no word for infinite or undefined, so these become null."""
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return float(value) if math.isfinite(value) else None
+
+
+def append(path: Path, row: Row) -> None:
+    """Add a round's line."""
+    files.append(path, json.dumps(row, allow_nan=False).encode() + b"\n")
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a run. A line a killed process left unfinished is not one of them."""
+    return [row for row, _ in _rows(path)]
+
+
+def cut(path: Path, last_round: int) -> list[Row]:
+    """Drop unfinished lines and lines beyond a round, so that the file agrees with a checkpoint; what remains."""
+    kept = [(row, line) for row, line in _rows(path) if row["round"] <= last_round]
+    content = b"".join(line + b"\n" for _, line in kept)
+    if path.exists() and path.read_bytes() != content:
+        files.replace(path, content)
+    return [row for row, _ in kept]
+
+
+def _rows(path: Path) -> list[tuple[Row, bytes]]:
+    rows: list[tuple[Row, bytes]] = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("round"), int):
+            rows.append((row, line))
+    return rows

@@ -1,0 +1,93 @@
+"""The settings of a run, and where their values come from: what was asked for, else the preset, else the default."""
+
+import importlib.resources
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from mfpo import algorithms, registry
+from mfpo.config import build, field_types, option, validate
+from mfpo.errors import ConfigError, UnknownName, did_you_mean
+from mfpo.federation import ENGINES
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything about a run but its algorithm's own settings; both together fix the result."""
+
+    env: str = option(MISSING, "environment to learn, as `mfpo list` names it")
+    algorithm: str = option("mfpo", "learning algorithm, as `mfpo list` names it")
+    preset: str = option(
+        "default", "named set of values for this environment and algorithm; your own flags win over it"
+    )
+    agents: int = option(10, "number of agents that learn together", symbol="N", least=1)
+    rounds: int = option(30, "number of communication rounds", symbol="T", least=1)
+    seed: int = option(0, "the one source of all randomness; the same seed gives the same run", least=0, most=2**32 - 1)
+    engine: str = option(
+        "inprocess", "where the agents run: all at once, or one by one with exact errors", choices=ENGINES
+    )
+    devices: int = option(0, "number of JAX devices to spread the agents over; 0 takes all there are", least=0)
+    evaluation_episodes: int = option(100, "fresh episodes the final policy is judged by", least=1)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+def resolve(settings_values: Mapping[str, Any], algorithm_values: Mapping[str, Any]) -> tuple[Settings, Any]:
+    """Settings and algorithm config, from the values that were asked for; preset and defaults fill in the rest."""
+    asked = _asked(settings_values)
+    registry.get("mfpo.envs", asked.env)
+    config_class = algorithms.config_class(asked.algorithm)
+    preset = _preset(asked.env, asked.algorithm, asked.preset)
+    of_run = preset.pop("run", {})
+    where = f"The preset {asked.preset!r} of {asked.env}"
+    fixed = sorted({"env", "algorithm", "preset"} & of_run.keys())
+    if fixed:
+        raise ConfigError(f"{where} sets {fixed[0]!r}, but a preset cannot choose that; remove the line.")
+    build(Settings, {"env": asked.env, **of_run}, where)  # so that an error names its source
+    build(config_class, preset, where)
+    settings = build(Settings, {**of_run, **settings_values}, "The run")
+    return settings, build(config_class, {**preset, **algorithm_values}, f"The algorithm {asked.algorithm}")
+
+
+def resolve_options(options: Mapping[str, Any]) -> tuple[Settings, Any]:
+    """`resolve` for one flat mapping, as Python callers write it: each name belongs to the run or to its algorithm."""
+    of_run = {name: value for name, value in options.items() if name in field_types(Settings)}
+    algorithm = _asked(of_run).algorithm
+    known = field_types(algorithms.config_class(algorithm))
+    for name in options:
+        if name not in of_run and name not in known:
+            near = did_you_mean(name, {*field_types(Settings), *known})
+            raise ConfigError(f"There is no setting {name!r} for the algorithm {algorithm}. {near}")
+    return resolve(of_run, {name: value for name, value in options.items() if name not in of_run})
+
+
+def _asked(values: Mapping[str, Any]) -> Settings:
+    """The values asked for, checked one by one before any name among them is looked up."""
+    if "env" not in values:
+        raise ConfigError("No environment was given; `mfpo list` shows what there is.")
+    return build(Settings, values, "The run")
+
+
+def list_presets(env: str, algorithm: str) -> list[str]:
+    """The presets of an algorithm on an environment; there is always a "default"."""
+    return sorted({"default", *_presets(env, algorithm)})
+
+
+def _preset(env: str, algorithm: str, name: str) -> dict[str, Any]:
+    """A preset's table. An environment without a "default" uses the defaults of the dataclasses."""
+    presets = _presets(env, algorithm)
+    if name not in presets and name != "default":
+        near = did_you_mean(name, list_presets(env, algorithm))
+        raise UnknownName(f"There is no preset {name!r} for {algorithm} on {env}. {near}")
+    return dict(presets.get(name, {}))
+
+
+def _presets(env: str, algorithm: str) -> dict[str, Any]:
+    """Preset name -> table. The files are part of the package, one per environment, a table per algorithm."""
+    file = importlib.resources.files("mfpo") / "presets" / (env.replace("/", "_") + ".toml")
+    if not file.is_file():
+        return {}
+    presets: dict[str, Any] = tomllib.loads(file.read_text("utf-8")).get(algorithm, {})
+    return presets

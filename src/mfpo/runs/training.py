@@ -1,0 +1,260 @@
+"""Train, resume, evaluate: what a user does with a run.
+
+Each round is stored before the next begins: first its line in metrics.jsonl, then its checkpoint. In this order a
+checkpoint never lacks the line of its round; a line without its checkpoint is cut when the run is resumed, and written
+again by the same round, computed again from the same numbers.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mfpo import algorithms, envs, federation
+from mfpo.errors import Diverged, RunError
+from mfpo.runs import checkpoint, directory, files, metrics
+from mfpo.runs.checkpoint import Progress
+from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
+from mfpo.runs.settings import Settings
+from mfpo.types import Algorithm, PureEnv
+
+Callback = Callable[[metrics.Row], object]
+Notice = Callable[[str], object]
+Started = Callable[[Path], object]
+AnyPath = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    path: Path
+    settings: Settings
+    config: Any  # the algorithm's Config
+    metrics: list[metrics.Row]  # a row per round
+    summary: dict[str, Any]
+    policy: Policy
+
+
+class _Job(NamedTuple):
+    """A run that is being trained: what its settings say, and what that is once built."""
+
+    settings: Settings
+    config: Any
+    env: PureEnv
+    algorithm: Algorithm
+    engine: federation.Engine
+
+
+def train(
+    settings: Settings,
+    config: Any,
+    out: AnyPath | None = None,
+    callback: Callback | None = None,
+    notice: Notice | None = None,
+    started: Started | None = None,
+) -> Run:
+    """Train from round 1 in a new run directory: `out`, or a free name below runs/.
+
+    callback(row) is called after every round, when it is safe on the disk; notice(sentence) with anything worth
+    telling; started(path) once, with the run directory, before the first round.
+    """
+    place = None if out is None else Path(out)
+    if place is not None:
+        directory.check_free(place)
+    job = _assemble(settings, config)  # all that can be wrong with the settings is found before the disk is touched
+    path = directory.create(place, settings, config)
+    with directory.locked(path):
+        return _go_on(path, job, callback, notice or _warn, started)
+
+
+def resume(
+    path: AnyPath,
+    rounds: int | None = None,
+    callback: Callback | None = None,
+    notice: Notice | None = None,
+    started: Started | None = None,
+) -> Run:
+    """Go on with a run where it was stopped, to the very result it would have had; or on to more `rounds`."""
+    place, notice = Path(path), notice or _warn
+    settings, config = directory.read_config(place)
+    if rounds is not None:
+        settings = dataclasses.replace(settings, rounds=rounds)
+    with directory.locked(place):
+        finished = _finished(place, settings.rounds, notice)
+        if finished is not None:
+            notice(f"The run {place} has already finished its {settings.rounds} rounds; there is nothing to do.")
+            return finished
+        done = _rounds_done(place)
+        if settings.rounds < done:
+            raise RunError(f"The run {place} has already trained {done} rounds; --rounds must be at least that.")
+        job = _assemble(settings, config)
+        if rounds is not None:
+            with files.writing(directory.CONFIG, place):
+                directory.write_config(place, settings, config)
+        return _go_on(place, job, callback, notice, started)
+
+
+def open_run(path: AnyPath) -> Run:
+    """A finished run, to look at."""
+    place = Path(path)
+    settings, config = directory.read_config(place)
+    summary = directory.read_summary(place)
+    if summary is None:
+        raise RunError(f"The run {place} is not finished; finish it with: {files.resume_command(place)}")
+    return Run(place, settings, config, metrics.read(place / directory.METRICS), summary, load_policy(place))
+
+
+def evaluate_run(
+    path: AnyPath, episodes: int | None = None, seed: int | None = None, greedy: bool = False
+) -> dict[str, Any]:
+    """Judge a run's policy on fresh episodes; without arguments, on those of its summary. Writes nothing."""
+    place = Path(path)
+    settings, config = directory.read_config(place)
+    settings = dataclasses.replace(
+        settings,
+        evaluation_episodes=settings.evaluation_episodes if episodes is None else episodes,
+        seed=settings.seed if seed is None else seed,
+    )
+    policy = load_policy(place)
+    env = envs.make(settings.env)
+    algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
+    return {**_evaluate(algorithm, env, policy.params, settings, greedy), "seed": settings.seed, "greedy": greedy}
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=3)
+
+
+def _assemble(settings: Settings, config: Any) -> _Job:
+    env = envs.make(settings.env)
+    algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
+    engine = federation.make_engine(settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices)
+    return _Job(settings, config, env, algorithm, engine)
+
+
+def _rounds_done(path: Path) -> int:
+    """How far a run is: its newest checkpoint, or its summary if someone removed the checkpoints."""
+    summary = directory.read_summary(path)
+    return max(checkpoint.latest_round(path / directory.CHECKPOINTS), summary["rounds"] if summary else 0)
+
+
+def _finished(path: Path, rounds: int, notice: Notice) -> Run | None:
+    """The run, if all its files say that nothing is left to do."""
+    summary = directory.read_summary(path)
+    if summary is None or summary["rounds"] != rounds:
+        return None
+    try:
+        return open_run(path)
+    except RunError:
+        notice(f"The policy of the run {path} is missing or damaged; it is made again.")
+        return None
+
+
+def _go_on(path: Path, job: _Job, callback: Callback | None, notice: Notice, started: Started | None) -> Run:
+    """From the last stored round, if any, to the end; the only training loop."""
+    folder, log_file = path / directory.CHECKPOINTS, path / directory.METRICS
+    with files.writing("the checkpoints", path):
+        folder.mkdir(exist_ok=True)
+        files.remove_temporary(path)
+        files.remove_temporary(folder)
+    state, progress = checkpoint.load(folder, job.engine.start(), notice)
+    with files.writing(directory.METRICS, path):
+        rows = metrics.cut(log_file, progress.round)
+    if len(rows) < progress.round:
+        notice(f"{log_file} lacks {progress.round - len(rows)} of {progress.round} rounds; training is not affected.")
+    if started is not None:
+        started(path)
+    while progress.round < job.settings.rounds:
+        state, progress, row = _one_round(path, job, state, progress)
+        with files.uninterrupted():  # Ctrl-C now would only throw away a round that is done
+            with files.writing(directory.METRICS, path):
+                metrics.append(log_file, row)
+            with files.writing(f"the checkpoint of round {progress.round}", path):
+                checkpoint.save(folder, state, progress)
+        rows.append(row)
+        if callback is not None:
+            callback(dict(row))
+    return _finish(path, job, state, progress, rows)
+
+
+def _one_round(
+    path: Path, job: _Job, state: federation.State, progress: Progress
+) -> tuple[federation.State, Progress, metrics.Row]:
+    number = progress.round + 1
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        state, log = job.engine.round(state, number)
+    except Diverged as error:
+        kept = f"The last finite state is checkpoint {number - 1} in {path}" if number > 1 else "It was the first round"
+        sentence = str(error).rstrip(".")
+        raise Diverged(f"{sentence}. {kept}; train again with a smaller --stepsize.") from error
+    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    steps, _, episodes = log.returns.shape
+    progress = Progress(
+        round=number,
+        env_steps=progress.env_steps + int(np.sum(log.lengths, dtype=np.int64)),
+        trajectories_per_agent=progress.trajectories_per_agent + steps * episodes,
+        bytes_up=progress.bytes_up + job.settings.agents * job.engine.bytes_up,
+        bytes_down=progress.bytes_down + job.settings.agents * job.engine.bytes_down,
+        wall_seconds=progress.wall_seconds + seconds,
+        cpu_seconds=progress.cpu_seconds + cpu_seconds,
+    )
+    return state, progress, metrics.row_of(progress, log, seconds, cpu_seconds)
+
+
+def _finish(path: Path, job: _Job, state: federation.State, progress: Progress, rows: list[metrics.Row]) -> Run:
+    """Policy, evaluation, summary. The summary comes last: it is what makes a run finished."""
+    settings = job.settings
+    params = job.algorithm.actor(state.server)
+    origin = Origin(settings.algorithm, job.config, job.env.spec, settings.agents)
+    policy = Policy(origin, job.algorithm, params)
+    with files.writing("the policy", path), files.uninterrupted():
+        save_policy(path, policy)
+    summary = _summary(settings, progress, _evaluate(job.algorithm, job.env, params, settings), job.engine.devices)
+    with files.writing(directory.SUMMARY, path):
+        files.replace(path / directory.SUMMARY, json.dumps(summary, indent=2, allow_nan=False).encode())
+    return Run(path, settings, job.config, rows, summary, policy)
+
+
+def _evaluate(
+    algorithm: Algorithm, env: PureEnv, params: Any, settings: Settings, greedy: bool = False
+) -> dict[str, Any]:
+    returns = federation.evaluate(algorithm, env, params, settings.seed, settings.evaluation_episodes, greedy=greedy)
+    return {
+        "mean": metrics.plain(np.mean(returns, dtype=np.float64)),
+        "std": metrics.plain(np.std(returns, dtype=np.float64)),
+        "episodes": len(returns),
+        "returns": [metrics.plain(value) for value in returns],
+    }
+
+
+def _summary(settings: Settings, progress: Progress, evaluation: dict[str, Any], devices: int) -> dict[str, Any]:
+    steps = progress.env_steps
+    return {
+        **{
+            name: getattr(settings, name)
+            for name in ("algorithm", "env", "preset", "agents", "rounds", "seed", "engine")
+        },
+        "devices": devices,
+        "evaluation": evaluation,
+        **{name: value for name, value in progress._asdict().items() if name != "round"},
+        "env_steps_per_second": steps / progress.wall_seconds if progress.wall_seconds else None,
+        "env_steps_per_cpu_second": steps / progress.cpu_seconds if progress.cpu_seconds else None,
+        "versions": {
+            "mfpo": directory.version(),
+            **{name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        },
+    }

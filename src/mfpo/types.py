@@ -1,0 +1,95 @@
+"""The vocabulary: what an environment is, what a batch is, what an algorithm is.
+
+An algorithm is a value: a NamedTuple of pure functions written for one agent. An engine decides where they run. See
+`Algorithm` for the contract.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+Key = jax.Array  # a typed PRNG key
+PyTree = Any
+Metrics = dict[str, Array]  # scalars by name
+
+TIME_BLOCK = 50  # the time axis of a batch is padded to a multiple of this; learning walks over it in such blocks
+
+
+class Discrete(NamedTuple):
+    """Actions 0 .. n-1."""
+
+    n: int
+
+
+class Box(NamedTuple):
+    """Real vectors between `low` and `high`, one bound per dimension."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+class EnvSpec(NamedTuple):
+    """What an algorithm may know of an environment."""
+
+    id: str
+    observation_shape: tuple[int, ...]
+    action: Discrete | Box
+    horizon: int  # H: an episode that is still running after H steps is truncated
+
+
+class PureEnv(NamedTuple):
+    """An environment as pure functions of one state; batching is the caller's `vmap`."""
+
+    spec: EnvSpec
+    reset: Callable[[Key], PyTree]  # key -> state
+    observe: Callable[[PyTree], Array]  # state -> observation
+    step: Callable[[PyTree, Array, Key], tuple[PyTree, Array, Array]]  # state, action, key -> state, reward, terminated
+
+
+class Trajectories(NamedTuple):
+    """D episodes of one agent, time first; H is the horizon rounded up to a multiple of TIME_BLOCK.
+
+    Slots with `live` false have reward zero; what they hold otherwise means nothing.
+
+    terminated and truncated are two facts: a terminated episode is worth nothing more, a truncated one would have gone on
+    from `last_obs`.
+    """
+
+    obs: Array  # [H, D, ...] what the agent saw
+    action: Array  # [H, D, ...] what `act` asked to remember of its action (`aux`)
+    reward: Array  # [H, D]
+    live: Array  # [H, D] the step was taken
+    terminated: Array  # [H, D] the step ended its episode for good
+    truncated: Array  # [H, D] the step was the last one the horizon allows
+    last_obs: Array  # [D, ...] the observation after each episode's last step
+    length: Array  # [] slots in use: live is false from here on
+
+
+class Plan(NamedTuple):
+    """What an agent samples between two communications."""
+
+    local_steps: int  # K: calls of `learn` per round
+    episodes: int  # D: episodes per call
+    initial_steps: int = 0  # extra calls of `learn` before the first round's K
+
+
+class Algorithm(NamedTuple):
+    """The contract. Written for one agent; `Server`, `Agent`, `Download`, `Upload` are the algorithm's own NamedTuples.
+
+    `Download` and `Upload` are all that ever crosses the wire, and the unit in which communication is counted. `Agent` is
+    private and never leaves its node. Algorithms touch no environment, clock, disk, logger or socket.
+    """
+
+    plan: Plan
+    init: Callable[[Key], PyTree]  # key -> Server
+    join: Callable[[Key], PyTree]  # key -> Agent
+    download: Callable[[PyTree], PyTree]  # Server -> Download
+    receive: Callable[[PyTree, PyTree], PyTree]  # Agent, Download -> Agent
+    actor: Callable[[PyTree], PyTree]  # Agent or Server -> params of `act`
+    act: Callable[[PyTree, Array, Key], tuple[Array, Array]]  # params, obs, key -> action, aux
+    greedy: Callable[[PyTree, Array], Array]  # params, obs -> action
+    learn: Callable[[PyTree, Trajectories, Key], tuple[PyTree, Metrics]]  # one local step
+    upload: Callable[[PyTree], PyTree]  # Agent -> Upload
+    merge: Callable[[PyTree, PyTree, Array, Key], tuple[PyTree, Metrics]]  # Server, Upload[N], mask[N], key -> Server

@@ -1,0 +1,146 @@
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfpo.errors import MfpoError, RunError
+from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
+from mfpo.types import Box, Discrete, EnvSpec
+
+SPEC = EnvSpec("Nowhere-v0", observation_shape=(4,), action=Discrete(3), horizon=10)  # an environment nobody has
+OBS = np.linspace(-1, 1, 4)
+
+
+@pytest.fixture
+def policy(fake: ModuleType) -> Policy:
+    origin = Origin("fake", fake.Config(cap=float("inf")), SPEC, agents=2)
+    params = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32), "b": jnp.zeros(3)}
+    return Policy(origin, fake.make_algorithm(*origin), params)
+
+
+@pytest.fixture
+def saved(policy: Policy, tmp_path: Path) -> Path:
+    save_policy(tmp_path, policy)
+    return tmp_path
+
+
+def test_one_observation_or_a_batch(policy: Policy) -> None:
+    one, many = policy.act(OBS), policy.act([OBS.tolist()] * 50)
+    assert isinstance(one, np.ndarray) and one.shape == () and many.shape == (50,)
+    assert len(set(many.tolist())) > 1  # rows draw for themselves
+    assert set(policy.act(np.tile(OBS, (50, 1)), greedy=True).tolist()) == {int(policy.act(OBS, greedy=True))}
+    expected = np.argmax(OBS.astype(np.float32) @ np.asarray(policy.params["w"]))
+    assert policy.act(OBS, greedy=True) == expected
+    assert policy.act(np.zeros((0, 4))).shape == (0,)
+
+
+def test_draws_differ_from_call_to_call_but_not_from_program_to_program(policy: Policy, saved: Path) -> None:
+    def draw(policy: Policy) -> list[int]:
+        return [int(policy.act(OBS)) for _ in range(40)]
+
+    first = draw(load_policy(saved))
+    assert len(set(first)) > 1
+    assert draw(load_policy(saved)) == first != draw(load_policy(saved, seed=1))
+
+
+def test_a_key_fixes_the_draw(policy: Policy) -> None:
+    expected = policy.act([OBS] * 30, key=3).tolist()
+    assert policy.act([OBS] * 30, key=jax.random.key(3)).tolist() == expected
+    assert policy.act([OBS] * 30, key=4).tolist() != expected
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5,), (2, 3), (2, 2, 4)])
+def test_observations_of_another_shape_are_refused(policy: Policy, shape: tuple[int, ...]) -> None:
+    with pytest.raises(MfpoError, match=r"Nowhere-v0 takes observations of shape \(4,\)"):
+        policy.act(np.zeros(shape))
+
+
+def test_loading_needs_no_environment_and_changes_no_bit(policy: Policy, saved: Path) -> None:
+    for path in (saved, saved / "policy.safetensors", str(saved)):
+        loaded = load_policy(path)
+        assert loaded.origin == policy.origin
+        assert all(np.array_equal(loaded.params[name], policy.params[name]) for name in policy.params)
+    (saved / "copy").mkdir()
+    save_policy(saved / "copy", loaded)
+    for name in ("policy.safetensors", "policy.json"):
+        assert (saved / "copy" / name).read_bytes() == (saved / name).read_bytes()
+
+
+def test_policy_json_is_strict_json_even_with_infinite_bounds(policy: Policy, tmp_path: Path) -> None:
+    spec = SPEC._replace(action=Box((-np.inf, -2.0), (np.inf, 0.1)))
+    policy.origin = policy.origin._replace(spec=spec)
+    save_policy(tmp_path, policy)
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(f"{constant} is not JSON")
+
+    values = json.loads((tmp_path / "policy.json").read_text(), parse_constant=refuse)
+    assert values["env"]["action"] == {"low": ["-inf", -2.0], "high": ["inf", 0.1]}
+    assert values["config"]["cap"] == "inf"
+
+
+def test_box_actions_come_back(
+    fake: ModuleType, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mfpo import algorithms
+
+    spec = SPEC._replace(action=Box((-np.inf, -2.0), (np.inf, 0.1)))
+    made: list[EnvSpec] = []
+
+    def make(name: str, config: Any, spec: EnvSpec, agents: int) -> Any:
+        made.append(spec)
+        return fake.make_algorithm(name, config, SPEC, agents)
+
+    monkeypatch.setattr(algorithms, "make", make)
+    policy.origin = policy.origin._replace(spec=spec)
+    save_policy(tmp_path, policy)
+    assert load_policy(tmp_path).origin.spec == spec and made == [spec]
+
+
+def edit(saved: Path, **values: Any) -> None:
+    file = saved / "policy.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_damaged_and_foreign_files_are_refused(policy: Policy, saved: Path) -> None:
+    weights, description = saved / "policy.safetensors", saved / "policy.json"
+    good = weights.read_bytes()
+    for content in (b"", good[:-1], good[:-1] + b"?", b"PK\x03\x04 a pickle in a zip"):
+        weights.write_bytes(content)
+        with pytest.raises(RunError, match=r"policy\.safetensors (is cut off|does not match)"):
+            load_policy(saved)
+    weights.write_bytes(good)
+    for values, words in [
+        ({"format": 7}, "policy format 7"),
+        ({"algorithm": "fakir"}, "fakir"),
+        ({"config": {"stepsize": -1.0}}, "--stepsize"),
+        ({"env": {}}, "incomplete"),
+        ({"env": {"id": "x", "observation_shape": [9], "action": {"n": 3}, "horizon": 1}}, "does not belong to"),
+    ]:
+        before = description.read_bytes()
+        edit(saved, **values)
+        with pytest.raises(RunError, match=words):
+            load_policy(saved)
+        description.write_bytes(before)
+    for text in ("{", "[]", "\x00"):
+        description.write_text(text)
+        with pytest.raises(RunError, match=r"policy\.json"):
+            load_policy(saved)
+    description.unlink()
+    with pytest.raises(RunError, match=r"There is no file .*policy\.json"):
+        load_policy(saved)
+
+
+def test_a_directory_without_a_policy(fake: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run directory"):
+        load_policy(tmp_path)
+    with pytest.raises(RunError, match="There is no file"):
+        load_policy(tmp_path / "nothing.safetensors")
+    (tmp_path / "config.toml").write_text('format = 1\n[run]\nenv = "CartPole-v1"\nalgorithm = "fake"\n[fake]\n')
+    with pytest.raises(RunError, match="has no policy yet; finish it with: mfpo resume"):
+        load_policy(tmp_path)

@@ -1,0 +1,40 @@
+"""The real thing, small: MFPO on CartPole."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mfpo.runs.policy import load_policy
+from mfpo.runs.settings import resolve_options
+from mfpo.runs.training import evaluate_run, resume, train
+
+SMALL: dict[str, Any] = {
+    "env": "CartPole-v1", "agents": 2, "rounds": 2, "local_steps": 2, "trajectories": 2, "evaluation_episodes": 3,
+    "hidden": (4,), "value_hidden": (4,), "value_updates": 1, "value_samples": 8, "fisher_samples": 8, "cg_iterations": 1,
+}  # fmt: skip
+
+
+def test_stopped_and_resumed_equals_undisturbed(tmp_path: Path) -> None:
+    settings, config = resolve_options(SMALL)
+    whole = train(settings, config, tmp_path / "whole")
+
+    def stop(row: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, config, tmp_path / "run", callback=stop)
+    run = resume(tmp_path / "run")
+    for name in ("policy.safetensors", "policy.json"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
+    assert (
+        run.summary["evaluation"] == whole.summary["evaluation"]
+        and run.summary["env_steps"] == whole.summary["env_steps"]
+    )
+    assert [row["return_mean"] for row in run.metrics] == [row["return_mean"] for row in whole.metrics]
+
+    assert evaluate_run(run.path)["returns"] == whole.summary["evaluation"]["returns"]
+    obs = np.random.default_rng(0).normal(size=(20, 4))
+    assert np.array_equal(load_policy(run.path).act(obs, key=1), whole.policy.act(obs, key=1))
+    assert set(whole.policy.act(obs).tolist()) <= {0, 1}
