@@ -1,7 +1,9 @@
+import contextlib
 import errno
 import json
 import os
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from mfpo.errors import RunError
-from mfpo.runs import directory
+from mfpo.runs import directory, summary
 from mfpo.runs.settings import Settings
 
 Job = tuple[Settings, Any]
@@ -44,6 +46,18 @@ def test_no_place_is_used_twice(job: Job, tmp_path: Path) -> None:
 def test_an_empty_folder_will_do(job: Job, tmp_path: Path) -> None:
     (tmp_path / ".tmp-config.toml").write_text("what a killed process left")
     assert directory.create(tmp_path, *job) == tmp_path
+
+
+def test_another_process_may_be_quicker(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def late(path: Path) -> Iterator[None]:
+        (path / "config.toml").write_text("of the other process")
+        yield
+
+    monkeypatch.setattr(directory, "locked", late)
+    with pytest.raises(RunError, match="already holds a run"):
+        directory.create(tmp_path, *job)
+    assert (tmp_path / "config.toml").read_text() == "of the other process"
 
 
 def test_default_names_are_the_first_free_ones(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +142,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_damaged_summary_is_no_summary(tmp_path: Path) -> None:
-    assert directory.read_summary(tmp_path) is None
+    assert summary.read(tmp_path) is None
     (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3})[:-2])
-    assert directory.read_summary(tmp_path) is None
+    assert summary.read(tmp_path) is None
     (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3}))
-    assert directory.read_summary(tmp_path) == {"rounds": 3}
+    assert summary.read(tmp_path) == {"rounds": 3}

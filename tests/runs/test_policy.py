@@ -115,13 +115,14 @@ def test_damaged_and_foreign_files_are_refused(policy: Policy, saved: Path) -> N
         with pytest.raises(RunError, match=r"policy\.safetensors (is cut off|does not match)"):
             load_policy(saved)
     weights.write_bytes(good)
-    for values, words in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"format": 7}, "policy format 7"),
         ({"algorithm": "fakir"}, "fakir"),
         ({"config": {"stepsize": -1.0}}, "--stepsize"),
         ({"env": {}}, "incomplete"),
         ({"env": {"id": "x", "observation_shape": [9], "action": {"n": 3}, "horizon": 1}}, "does not belong to"),
-    ]:
+    ]
+    for values, words in cases:
         before = description.read_bytes()
         edit(saved, **values)
         with pytest.raises(RunError, match=words):

@@ -176,6 +176,14 @@ def test_killed_at_every_step_to_the_disk_and_resumed(
     assert mortal.calls > 30
 
 
+def test_leftovers_of_a_killed_process_are_removed(job: Job, tmp_path: Path) -> None:
+    interrupted(job, tmp_path / "run", after=2)
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoints"):
+        (folder / ".tmp-anything").write_text("half of a")
+    resume(tmp_path / "run", notice=quiet)
+    assert not list((tmp_path / "run").rglob(".tmp-*"))
+
+
 def test_a_finished_run_has_nothing_left_to_do(job: Job, whole: Run) -> None:
     before = {p: p.read_bytes() for p in whole.path.rglob("*") if p.is_file()}
     said: list[str] = []
@@ -197,6 +205,28 @@ def test_more_rounds(job: Job, whole: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--rounds"):
         resume(whole.path, rounds=0)
     assert directory.read_config(whole.path) == (longer, job[1])
+
+
+def test_stopped_on_the_way_to_more_rounds(job: Job, whole: Run, tmp_path: Path) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resume(whole.path, rounds=8, callback=stop, notice=quiet)
+    with pytest.raises(RunError, match="not finished"):
+        open_run(whole.path)
+    with pytest.raises(RunError, match="already trained 6 rounds"):
+        resume(whole.path, rounds=5)
+    expected = train(dataclasses.replace(job[0], rounds=8), job[1], tmp_path / "longer")
+    resume(whole.path, notice=quiet)
+    assert result(whole.path) == result(expected.path)
+
+
+def test_a_change_of_mind_about_more_rounds(job: Job, whole: Run) -> None:
+    directory.write_config(whole.path, dataclasses.replace(job[0], rounds=8), job[1])
+    said: list[str] = []
+    assert resume(whole.path, rounds=5, notice=said.append).settings == job[0] == directory.read_config(whole.path)[0]
+    assert "nothing to do" in said[0]
 
 
 def test_fewer_rounds_than_planned_but_not_than_trained(job: Job, tmp_path: Path) -> None:
@@ -292,7 +322,7 @@ def test_a_full_disk(job: Job, whole: Run, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("wrong", [{"env": "CartPol-v1"}, {"algorithm": "fakir"}])
-def test_nothing_is_created_when_the_settings_are_wrong(job: Job, tmp_path: Path, wrong: dict[str, str]) -> None:
+def test_nothing_is_created_when_the_settings_are_wrong(job: Job, tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UnknownName):
         train(dataclasses.replace(job[0], **wrong), job[1], tmp_path / "run")
     assert not list(tmp_path.iterdir())

@@ -80,7 +80,7 @@ class Config:
     adam_beta2: float = option(0.99, "decay of the second moment, for --step adam", symbol="β₂", least=0, most=0.999999)
     fisher_samples: int = option(512, "states in a Fisher-vector product, for --step natural", least=1)
     cg_iterations: int = option(10, "conjugate-gradient iterations, for --step natural", least=1)
-    cg_damping: float = option(0.01, "added to the Fisher diagonal, for --step natural", least=0)
+    cg_damping: float = option(0.1, "added to the Fisher diagonal, for --step natural", least=0)
 
     estimator: str = option("gpomdp", "whole return or reward to go", choices=("reinforce", "gpomdp"))
     baseline: str = option(
@@ -369,10 +369,10 @@ def advantages(
         a = jnp.broadcast_to(to_go[0], to_go.shape) if c.estimator == "reinforce" else to_go
         a = jnp.where(batch.live, a, 0.0)
         if c.baseline == "time":
-            a = a - estimators.leave_one_out_mean(a, batch.live)
+            a = a - estimators.leave_one_out_mean(a)
         elif c.baseline == "constant":
             per_trajectory = jnp.sum(a, axis=0) / jnp.maximum(jnp.sum(batch.live, axis=0), 1)
-            a = a - estimators.leave_one_out_mean(per_trajectory, jnp.any(batch.live, axis=0))
+            a = a - estimators.leave_one_out_mean(per_trajectory)
     a = jnp.where(batch.live, a, 0.0)
     if c.discount_states and c.estimator == "gpomdp":
         a = a * c.gamma ** jnp.arange(a.shape[0])[:, None]

@@ -3,6 +3,7 @@
 import argparse
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +110,15 @@ def _how_to_go_on(watch: _Watch) -> str:
     if watch.path is None:
         return "mfpo: interrupted before the first round."
     when = f"after round {watch.round}" if watch.round else "before a round of this session was over"
-    return f"mfpo: interrupted {when}; go on with: mfpo resume {shlex.quote(str(watch.path))}"
+    return f"mfpo: interrupted {when}; go on with: {_program()} resume {shlex.quote(str(watch.path))}"
+
+
+def _program() -> str:
+    """What to type for this program: `mfpo`, or the path it was called by if the shell would not find it."""
+    called, found = Path(sys.argv[0]), shutil.which("mfpo")
+    if called.name != "mfpo" or (found and Path(found).samefile(called)):
+        return "mfpo"
+    return shlex.quote(str(called))
 
 
 def _finish(args: argparse.Namespace, run: "Run", watch: _Watch) -> int:
@@ -145,8 +154,8 @@ def _summary(run: "Run", curve: Path | None) -> str:
         f"  bytes          {bytes_text(summary['bytes_up'])} up, {bytes_text(summary['bytes_down'])} down",
         f"  time           {seconds_text(summary['wall_seconds'])}" + (f", {speed:,.0f} steps/s" if speed else ""),
         f"  curve          {curve or 'not drawn'}",
-        f"  watch it       mfpo play {place}",
-        f"  compare        mfpo plot {place} …",
+        f"  watch it       {_program()} play {place}",
+        f"  compare        {_program()} plot {place} …",
     ]
     return "\n".join(lines)
 

@@ -71,7 +71,7 @@ class Lines(Quiet):
 
 
 class Bar:
-    """A live bar with the latest numbers and the time left. It is there from the start and goes when the run is over."""
+    """A live bar with the latest numbers and the time left; it goes when the run is over."""
 
     def __init__(self, rounds: int) -> None:
         from rich.console import Console

@@ -10,7 +10,6 @@ summary.json         written last: a run with it is finished
 import contextlib
 import errno
 import itertools
-import json
 import os
 import tomllib
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ except ImportError:  # not a Unix system: two processes on one run are then not 
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
-CONFIG, METRICS, SUMMARY, CHECKPOINTS = "config.toml", "metrics.jsonl", "summary.json", "checkpoints"
+CONFIG, METRICS, CHECKPOINTS = "config.toml", "metrics.jsonl", "checkpoints"
 HOME = Path("runs")  # where runs without a given name go, below the working directory
 
 
@@ -147,19 +146,6 @@ def _parse_config(document: dict[str, Any], file: Path) -> tuple[Settings, Any]:
     if document:
         raise RunError(f"{file} has an unknown entry {min(document)!r}; remove it or update mfpo.")
     return settings, config
-
-
-def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of a finished run; None if it is not finished."""
-    try:
-        summary = json.loads((path / SUMMARY).read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunError(f"Cannot read {path / SUMMARY}: {files.reason(error)}.") from error
-    except ValueError:
-        return None  # damaged: everything in it can be made again
-    return summary if isinstance(summary, dict) and isinstance(summary.get("rounds"), int) else None
 
 
 @contextlib.contextmanager

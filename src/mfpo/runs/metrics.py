@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mfpo.errors import RunError
 from mfpo.federation import RoundLog
 from mfpo.runs import files
 from mfpo.runs.checkpoint import Progress
@@ -62,8 +63,14 @@ def cut(path: Path, last_round: int) -> list[Row]:
 
 
 def _rows(path: Path) -> list[tuple[Row, bytes]]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"Cannot read {path}: {files.reason(error)}.") from error
     rows: list[tuple[Row, bytes]] = []
-    for line in path.read_bytes().split(b"\n") if path.exists() else []:
+    for line in content.split(b"\n"):
         try:
             row = json.loads(line)
         except ValueError:

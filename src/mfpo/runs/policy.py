@@ -124,7 +124,7 @@ def _rebuild(values: Any, named: dict[str, np.ndarray], weights: Path, descripti
         # only shapes are worked out here; no weights are drawn
         template = jax.eval_shape(lambda: algorithm.actor(algorithm.init(jax.random.key(0))))
         return Policy(origin, algorithm, tensors.fill(template, named), seed)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{description} is incomplete or has values of the wrong kind ({error}).") from error
     except MfpoError as error:
         raise RunError(f"{description} cannot be used: {error}") from error

@@ -6,22 +6,20 @@ again by the same round, computed again from the same numbers.
 """
 
 import dataclasses
-import json
 import os
-import platform
 import time
 import warnings
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mfpo import algorithms, envs, federation
 from mfpo.errors import Diverged, RunError
-from mfpo.runs import checkpoint, directory, files, metrics
+from mfpo.runs import checkpoint, directory, files, metrics, summary
 from mfpo.runs.checkpoint import Progress
 from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
 from mfpo.runs.settings import Settings
@@ -90,28 +88,27 @@ def resume(
     if rounds is not None:
         settings = dataclasses.replace(settings, rounds=rounds)
     with directory.locked(place):
-        finished = _finished(place, settings.rounds, notice)
-        if finished is not None:
-            notice(f"The run {place} has already finished its {settings.rounds} rounds; there is nothing to do.")
-            return finished
         done = _rounds_done(place)
         if settings.rounds < done:
             raise RunError(f"The run {place} has already trained {done} rounds; --rounds must be at least that.")
-        job = _assemble(settings, config)
         if rounds is not None:
             with files.writing(directory.CONFIG, place):
                 directory.write_config(place, settings, config)
-        return _go_on(place, job, callback, notice, started)
+        finished = _finished(place, notice)
+        if finished is not None:
+            notice(f"The run {place} has already finished its {settings.rounds} rounds; there is nothing to do.")
+            return finished
+        return _go_on(place, _assemble(settings, config), callback, notice, started)
 
 
 def open_run(path: AnyPath) -> Run:
     """A finished run, to look at."""
     place = Path(path)
     settings, config = directory.read_config(place)
-    summary = directory.read_summary(place)
-    if summary is None:
+    outcome = summary.read(place)
+    if outcome is None or outcome["rounds"] != settings.rounds:  # of fewer rounds: it is being trained further
         raise RunError(f"The run {place} is not finished; finish it with: {files.resume_command(place)}")
-    return Run(place, settings, config, metrics.read(place / directory.METRICS), summary, load_policy(place))
+    return Run(place, settings, config, metrics.read(place / directory.METRICS), outcome, load_policy(place))
 
 
 def evaluate_run(
@@ -144,14 +141,14 @@ def _assemble(settings: Settings, config: Any) -> _Job:
 
 def _rounds_done(path: Path) -> int:
     """How far a run is: its newest checkpoint, or its summary if someone removed the checkpoints."""
-    summary = directory.read_summary(path)
-    return max(checkpoint.latest_round(path / directory.CHECKPOINTS), summary["rounds"] if summary else 0)
+    outcome = summary.read(path)
+    return max(checkpoint.latest_round(path / directory.CHECKPOINTS), outcome["rounds"] if outcome else 0)
 
 
-def _finished(path: Path, rounds: int, notice: Notice) -> Run | None:
+def _finished(path: Path, notice: Notice) -> Run | None:
     """The run, if all its files say that nothing is left to do."""
-    summary = directory.read_summary(path)
-    if summary is None or summary["rounds"] != rounds:
+    outcome = summary.read(path)
+    if outcome is None or outcome["rounds"] != directory.read_config(path)[0].rounds:
         return None
     try:
         return open_run(path)
@@ -216,15 +213,17 @@ def _one_round(
 def _finish(path: Path, job: _Job, state: federation.State, progress: Progress, rows: list[metrics.Row]) -> Run:
     """Policy, evaluation, summary. The summary comes last: it is what makes a run finished."""
     settings = job.settings
-    params = job.algorithm.actor(state.server)
+    # off the engine's devices: it acts on one, and here with the very arrays it will be loaded with
+    params = jax.tree.map(jnp.array, jax.device_get(job.algorithm.actor(state.server)))
     origin = Origin(settings.algorithm, job.config, job.env.spec, settings.agents)
     policy = Policy(origin, job.algorithm, params)
     with files.writing("the policy", path), files.uninterrupted():
         save_policy(path, policy)
-    summary = _summary(settings, progress, _evaluate(job.algorithm, job.env, params, settings), job.engine.devices)
-    with files.writing(directory.SUMMARY, path):
-        files.replace(path / directory.SUMMARY, json.dumps(summary, indent=2, allow_nan=False).encode())
-    return Run(path, settings, job.config, rows, summary, policy)
+    evaluation = _evaluate(job.algorithm, job.env, params, settings)
+    outcome = summary.summarise(settings, progress, evaluation, job.engine.devices)
+    with files.writing(summary.NAME, path):
+        summary.write(path, outcome)
+    return Run(path, settings, job.config, rows, outcome, policy)
 
 
 def _evaluate(
@@ -236,25 +235,4 @@ def _evaluate(
         "std": metrics.plain(np.std(returns, dtype=np.float64)),
         "episodes": len(returns),
         "returns": [metrics.plain(value) for value in returns],
-    }
-
-
-def _summary(settings: Settings, progress: Progress, evaluation: dict[str, Any], devices: int) -> dict[str, Any]:
-    steps = progress.env_steps
-    return {
-        **{
-            name: getattr(settings, name)
-            for name in ("algorithm", "env", "preset", "agents", "rounds", "seed", "engine")
-        },
-        "devices": devices,
-        "evaluation": evaluation,
-        **{name: value for name, value in progress._asdict().items() if name != "round"},
-        "env_steps_per_second": steps / progress.wall_seconds if progress.wall_seconds else None,
-        "env_steps_per_cpu_second": steps / progress.cpu_seconds if progress.cpu_seconds else None,
-        "versions": {
-            "mfpo": directory.version(),
-            **{name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-        },
     }

@@ -1,0 +1,141 @@
+"""Where does the importance-weighted correction earn its keep? MFPO against its own ablations.
+
+Every method gets the same search: three step rules with three stepsizes each, and for each of these nine trials a draw of
+the choices that only it has (momentum, kind and cap of the weights). A trial is scored by its mean return over the search
+rounds and seeds; the best one is then run on ten other seeds for thirty rounds.
+
+    python studies/ablation.py search CartPole-v1     # then: final CartPole-v1; both can be stopped and started again
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfpo import algorithms, envs
+from mfpo.algorithms.mfpo import Config
+from mfpo.config import build
+from mfpo.errors import Diverged
+from mfpo.federation import evaluate, make_engine
+from mfpo.types import Algorithm
+
+RESULTS = Path(__file__).parent.parent / "results" / "ablation"
+AGENTS, LOCAL_STEPS, EPISODES = 10, 10, 1000
+SEARCH_ROUNDS, SEARCH_SEEDS = 12, (1000, 1001)
+FINAL_ROUNDS, FINAL_SEEDS = 30, tuple(range(10))
+BATCHES = (2, 5, 20)
+STEPSIZES = {"normalised": (0.05, 0.1, 0.2), "adam": (0.01, 0.03, 0.09), "natural": (0.05, 0.1, 0.2)}
+FLOOR = {"CartPole-v1": 8.0, "Pendulum-v1": -1800.0}  # what a diverged run is worth from then on
+COMMON = {
+    "CartPole-v1": {"baseline": "time", "hidden": [16, 16], "activation": "relu", "normalise_advantages": False},
+    "Pendulum-v1": {"baseline": "value", "hidden": [32, 32], "value_hidden": [32, 32], "value_updates": 10},
+}
+SHARED = {"local_steps": LOCAL_STEPS, "stepsize_decay": 0.99, "normalise_observations": False, "gae_lambda": 0.95}
+MOMENTUM: dict[str, list[Any]] = {"momentum": [0.5, 0.8, 0.9]}
+WEIGHTS: dict[str, list[Any]] = {"weights": ["trajectory", "decision", "action"], "weight_cap": [1.0, 2.0, 5.0]}
+METHODS: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {  # fixed settings, choices to draw from
+    "MFPO": ({}, MOMENTUM | WEIGHTS),
+    "FedAvg-PG": ({"momentum": 0.0}, {}),
+    "heavy-ball": ({"correction": "none"}, MOMENTUM),
+    "no weights": ({"weights": "none"}, MOMENTUM),
+    "no server step": ({"server_adjustment": False}, MOMENTUM | WEIGHTS),
+}
+
+
+def trials(method: str) -> list[dict[str, Any]]:
+    """The nine trials of a method."""
+    fixed, choices = METHODS[method]
+    draw = random.Random(method)
+    grid = [(step, stepsize) for step, sizes in STEPSIZES.items() for stepsize in sizes]
+    return [
+        {"step": step, "stepsize": stepsize} | fixed | {k: draw.choice(v) for k, v in choices.items()}
+        for step, stepsize in grid
+    ]
+
+
+def run(env_id: str, algorithm: Algorithm, seed: int, rounds: int) -> dict[str, Any]:
+    """The curve of one run, and the score of its last policy unless it diverged."""
+    env = envs.make(env_id)
+    engine = make_engine("inprocess", algorithm, env, AGENTS, seed)
+    state, curve = engine.start(), []
+    try:
+        for number in range(1, rounds + 1):
+            state, log = engine.round(state, number)
+            curve.append(round(float(log.returns.mean()), 2))
+    except Diverged:
+        return {"curve": curve + [FLOOR[env_id]] * (rounds - len(curve)), "evaluation": FLOOR[env_id], "diverged": True}
+    score = evaluate(algorithm, env, algorithm.actor(state.server), seed, EPISODES).mean()
+    return {"curve": curve, "evaluation": round(float(score), 2), "diverged": False}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows written so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def extend(path: Path, env_id: str, jobs: Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]) -> None:
+    """Run what is missing in the file. A job is (name of the row, settings, seed, rounds)."""
+    done = {json.dumps(row["job"], sort_keys=True) for row in read(path)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made: tuple[Any, Any] = (None, None)
+    for name, settings, seed, rounds in jobs:
+        job = name | {"seed": seed}
+        if json.dumps(job, sort_keys=True) in done:
+            continue
+        if made[0] != settings:  # seeds of one setting share the compiled program
+            config = build(Config, SHARED | COMMON[env_id] | settings, "the study")
+            made = settings, algorithms.make("mfpo", config, envs.make(env_id).spec, AGENTS)
+        row = {"job": job, "settings": settings} | run(env_id, made[1], seed, rounds)
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(job, settings, np.mean(row["curve"]).round(1), row["evaluation"], flush=True)
+
+
+def search_jobs() -> Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]:
+    """Nine trials per method and batch size."""
+    for d in BATCHES:
+        for method in METHODS:
+            for i, trial in enumerate(trials(method)):
+                for seed in SEARCH_SEEDS:
+                    yield {"method": method, "D": d, "trial": i}, {"trajectories": d} | trial, seed, SEARCH_ROUNDS
+
+
+def best(rows: list[dict[str, Any]], method: str, d: int) -> dict[str, Any]:
+    """The settings with the best mean return over search rounds and seeds."""
+    scores: dict[int, list[float]] = {}
+    for row in rows:
+        if row["job"]["method"] == method and row["job"]["D"] == d:
+            scores.setdefault(row["job"]["trial"], []).append(float(np.mean(row["curve"])))
+    winner = max(scores, key=lambda trial: np.mean(scores[trial]))
+    return {"trajectories": d} | trials(method)[winner]
+
+
+def final_jobs(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]:
+    """The winner of every search, on fresh seeds."""
+    for d in BATCHES:
+        for method in METHODS:
+            for seed in FINAL_SEEDS:
+                yield {"method": method, "D": d}, best(rows, method, d), seed, FINAL_ROUNDS
+
+
+def main() -> None:
+    """Run one stage for one environment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("search", "final"))
+    parser.add_argument("env", choices=tuple(COMMON))
+    options = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", 1)  # one process per environment keeps both cores busy
+    search = RESULTS / f"search-{options.env}.jsonl"
+    if options.stage == "search":
+        extend(search, options.env, search_jobs())
+    else:
+        extend(RESULTS / f"final-{options.env}.jsonl", options.env, final_jobs(read(search)))
+
+
+if __name__ == "__main__":
+    main()
