@@ -21,7 +21,7 @@ test: $(VENV)/.installed-dev ## format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
 
 format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
@@ -33,7 +33,7 @@ clean: ## remove .venv and every cache; runs/ stays
 
 # The first interpreter that answers and is new enough. A name on the PATH may be a stub that only fails, so each is run.
 $(BIN)/python:
-	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
+	@for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 	    echo "making $(VENV) with $$("$$python" --version)"; \
 	    exec "$$python" -m venv $(VENV); \

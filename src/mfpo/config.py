@@ -1,8 +1,8 @@
 """One frozen dataclass per thing that can be configured; its fields become flags, TOML keys and documentation.
 
-    @dataclass(frozen=True)
-    class Config:
-        stepsize: float = option(0.1, "length of a step", symbol="α", above=0)
+@dataclass(frozen=True)
+class Config:
+    stepsize: float = option(0.1, "length of a step", symbol="α", above=0)
 """
 
 import dataclasses

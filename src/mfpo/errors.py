@@ -28,6 +28,10 @@ class Diverged(MfpoError):
     """Training produced numbers that are not finite."""
 
 
+class StepFailed(MfpoError):
+    """The code of an algorithm or an environment raised an exception, which is the `__cause__`."""
+
+
 class MissingExtra(MfpoError):
     """An optional dependency is not installed."""
 

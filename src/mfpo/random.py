@@ -2,7 +2,7 @@
 
 The numbers are those of JAX's own generator (Threefry-2x32, Salmon et al. 2011; a test compares them bit for bit). JAX
 compiles it as a loop on the CPU, which costs microseconds per call however few numbers are drawn; written out, it melts into
-the surrounding kernel. Sampling CartPole is ten times faster for it.
+the surrounding kernel, at the price of a longer compilation. It doubles the speed of sampling CartPole.
 """
 
 import math
@@ -45,7 +45,7 @@ def _seed(seed: Array) -> Array:
     return jnp.stack([jnp.uint32(0), seed.astype(jnp.uint32)])
 
 
-def _fold_in(key: Array, data: Array) -> Array:
+def _fold_in(key: Array, data: Any) -> Array:
     return jnp.stack(_threefry(key, jnp.uint32(0), data.astype(jnp.uint32)))
 
 
@@ -58,6 +58,7 @@ THREEFRY: Any = define_prng_impl(
 )
 
 
-def seed_key(seed: int) -> Key:
-    """The key every random number of a run descends from."""
-    return jax.random.key(seed, impl=THREEFRY)
+def inline(key: Key) -> Key:
+    """The same key, drawing the same numbers, with the generator written out: for use inside a hot loop."""
+    inlined: Key = jax.random.wrap_key_data(jax.random.key_data(key), impl=THREEFRY)
+    return inlined

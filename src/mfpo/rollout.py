@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mfpo.random import inline
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Key, PureEnv, PyTree, Trajectories
 
 Sampler = Callable[[PyTree, Key], Trajectories]  # actors[n], keys[n] -> trajectories[n]
@@ -27,22 +28,21 @@ def pure_sampler(env: PureEnv, act: Callable[..., tuple[Array, Array]], episodes
     horizon = env.spec.horizon
     slots = -(-horizon // TIME_BLOCK) * TIME_BLOCK
 
-    def one_step(actor: PyTree, state: PyTree, key: Key) -> tuple[PyTree, tuple[Array, ...]]:
-        key_act, key_env = jax.random.split(key)
+    def one_step(actor: PyTree, state: PyTree, key: Key, h: Array) -> tuple[PyTree, tuple[Array, ...]]:
         obs = env.observe(state)
-        action, aux = act(actor, obs, key_act)
-        state, reward, terminated = env.step(state, action, key_env)
+        action, aux = act(actor, obs, jax.random.fold_in(key, 2 * h + 1))
+        state, reward, terminated = env.step(state, action, jax.random.fold_in(key, 2 * h + 2))
         return state, (obs, aux, reward, terminated)
 
     def sample(actors: PyTree, keys: Key) -> Trajectories:
-        each = jax.vmap(jax.vmap(one_step, (None, 0, 0)))  # agents, then their episodes
-        episode_keys = jax.vmap(lambda k: jax.random.split(k, episodes))(keys)
-        key_at = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))
-        state = jax.vmap(jax.vmap(env.reset))(key_at(episode_keys, 0))
+        each = jax.vmap(jax.vmap(one_step, (None, 0, 0, None)), (0, 0, 0, None))  # agents, then their episodes
+        episode_keys = inline(jax.vmap(lambda k: jax.random.split(k, episodes))(keys))
+        state = jax.vmap(jax.vmap(lambda k: env.reset(jax.random.fold_in(k, 0))))(episode_keys)
         running = jnp.ones(episode_keys.shape, bool)
-        shapes = jax.eval_shape(lambda: each(actors, state, episode_keys)[1])
+        shapes = jax.eval_shape(lambda: each(actors, state, episode_keys, jnp.int32(0))[1])
         blank = [jnp.zeros((s.shape[0], slots, *s.shape[1:]), s.dtype) for s in shapes]
-        record = _Record(*blank[:3], jnp.zeros_like(blank[3]), blank[3])
+        obs, aux, reward, flag = blank
+        record = _Record(obs, aux, reward, live=flag, terminated=flag)
 
         def goes_on(carry: tuple[Array, PyTree, Array, _Record]) -> Array:
             h, _, running, _ = carry
@@ -50,7 +50,7 @@ def pure_sampler(env: PureEnv, act: Callable[..., tuple[Array, Array]], episodes
 
         def advance(carry: tuple[Array, PyTree, Array, _Record]) -> tuple[Array, PyTree, Array, _Record]:
             h, state, running, record = carry
-            after, (obs, aux, reward, terminated) = each(actors, state, key_at(episode_keys, h + 1))
+            after, (obs, aux, reward, terminated) = each(actors, state, episode_keys, h)
             row = _Record(obs, aux, jnp.where(running, reward, 0.0), running, running & terminated)
             record = jax.tree.map(lambda buffer, x: buffer.at[:, h].set(x), record, row)
             state = jax.tree.map(lambda new, old: jnp.where(_fit(running, new), new, old), after, state)

@@ -93,7 +93,7 @@ def test_a_bug_of_ours_keeps_its_traceback(mfpo, tmp_path):
 
 
 def test_tensorboard_without_its_extra_is_noticed_before_training(mfpo, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     code, _, err = mfpo("train", "CartPole-v1", "--out", tmp_path / "run", "--tensorboard")
     assert code == 2
     assert "pip install 'mfpo[tensorboard]'" in err

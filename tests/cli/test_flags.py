@@ -46,8 +46,9 @@ def test_every_field_has_a_flag(algorithm, field, kind):
 
 
 def test_settings_and_configs_share_no_names():
+    taken = field_types(Settings).keys() | {"command", "fields", "json", "quiet", "tensorboard", "out"}
     for algorithm in list_algorithms():
-        assert not field_types(Settings).keys() & field_types(config_class(algorithm)).keys()
+        assert not taken & field_types(config_class(algorithm)).keys()
 
 
 class Asked(MfpoError):

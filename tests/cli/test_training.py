@@ -11,6 +11,8 @@ import pytest
 from mfpo.cli.text import bytes_text
 from mfpo.reporting.records import load_metrics
 
+pytestmark = pytest.mark.xdist_group("training")  # one worker, so that the run is trained once
+
 ENDLESS = "--agents 2 --rounds 100000 --local-steps 1 --trajectories 2 --hidden 4 --step plain --stepsize 0.01".split()
 ENDLESS += "--baseline none --no-normalise-observations --evaluation-episodes 3".split()
 

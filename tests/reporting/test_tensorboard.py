@@ -1,16 +1,17 @@
+import errno
 import json
+import signal
 import sys
 
 import pytest
 
-from mfpo.errors import MissingExtra
+from mfpo.errors import MissingExtra, RunError
 from mfpo.reporting.records import load_metrics
 from mfpo.reporting.tensorboard import FOLDER, EventFiles
 
 
 def steps_by_name(run):
     """Name of a scalar -> its steps in the order written, over all event files of the run."""
-    from tensorboardX.event_file_writer import EventsWriter  # noqa: F401  the extra must be there
     from tensorboardX.proto.event_pb2 import Event
 
     steps: dict[str, list[int]] = {}
@@ -60,6 +61,42 @@ def test_numbers_that_were_not_finite_are_left_out(make_run):
     assert "drift" not in steps_by_name(run)
 
 
+def test_a_full_disk_is_reported_and_not_swallowed(make_run, monkeypatch):
+    run = make_run(rounds=2)
+    first, second = load_metrics(run)
+    events = EventFiles(run)
+    events(first)
+
+    def full(self, event):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tensorboardX.event_file_writer.EventsWriter.write_event", full)
+    with pytest.raises(RunError, match="cannot be written: the disk is full; the run is safe"):
+        events(second)
+    events.close()
+
+
+def test_ctrl_c_while_writing_waits_for_the_row(make_run, monkeypatch):
+    run = make_run(rounds=2)
+    rows = load_metrics(run)
+    events = EventFiles(run)
+    write = events._write
+
+    def press(row):
+        signal.raise_signal(signal.SIGINT)
+        write(row)
+
+    monkeypatch.setattr(events, "_write", press)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            events(rows[0])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    events.close()
+    assert steps_by_name(run)["return_mean"] == [1]
+
+
 def test_nothing_is_written_without_a_row(make_run):
     run = make_run()
     EventFiles(run).close()
@@ -67,6 +104,6 @@ def test_nothing_is_written_without_a_row(make_run):
 
 
 def test_without_the_extra_the_install_command_is_given(make_run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     with pytest.raises(MissingExtra, match=r"pip install 'mfpo\[tensorboard\]'"):
         EventFiles(make_run())

@@ -38,11 +38,10 @@ from mfpo.config import option, validate
 from mfpo.errors import ConfigError
 from mfpo.learning import critic as value_function
 from mfpo.learning import estimators, normalisation, schedules, steps, trees
-from mfpo.learning.critic import Critic
-from mfpo.learning.nets import ACTIVATIONS, Layers
-from mfpo.learning.normalisation import Statistics
+from mfpo.learning.gradients import log_ratio, policy_gradient
+from mfpo.learning.nets import ACTIVATIONS
 from mfpo.learning.policies import SQUASHES, Policy, make_policy
-from mfpo.learning.timeline import map_over_time, sample_live, sum_over_time
+from mfpo.learning.timeline import sample_live
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
 NAMES = ("mfpo",)
@@ -109,34 +108,35 @@ class Config:
                 f"which is {self.trajectories}."
             )
         if self.estimator == "reinforce" and self.baseline == "value":
-            raise ConfigError("--estimator reinforce has no value baseline; use --baseline constant or --estimator gpomdp.")
+            raise ConfigError(
+                "--estimator reinforce has no value baseline; use --baseline constant or --estimator gpomdp."
+            )
         if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):
             raise ConfigError("--momentum-rule theorem and --stepsize-rule theorem belong together; set both or none.")
 
 
 class Server(NamedTuple):
-    """The global policy, the shared direction and what the chosen options share besides."""
+    """The global policy, the shared direction and what the chosen options share besides (an unused one is empty)."""
 
     theta: PyTree
     u: PyTree
     t: Array  # steps taken so far
     step: PyTree  # of the step rule
-    obs: Statistics | tuple[()]
-    critic: Critic | tuple[()]
+    obs: PyTree  # Statistics of all observations
+    critic: PyTree  # Critic
 
 
-Download = Server  # an agent is told all the server knows
+Download = Server  # an agent is told all the server knows; u and step are empty without server-side adjustment
 
 
 class Upload(NamedTuple):
-    """Means of these over the agents are all the server needs."""
+    """What the server averages."""
 
     theta: PyTree
     u: PyTree
     step: PyTree
-    obs: Statistics | tuple[()]  # of this round's observations
-    phi: Layers | tuple[()]  # value network, in the units of the downloaded statistics
-    returns: Statistics | tuple[()]  # of this round's returns
+    obs: PyTree  # Statistics of this round's observations
+    critic: PyTree  # Share
 
 
 class Agent(NamedTuple):
@@ -148,19 +148,16 @@ class Agent(NamedTuple):
     t: Array
     gathered: Array  # batches in the initial direction so far
     step: PyTree
-    obs: Statistics | tuple[()]  # as downloaded
-    obs_seen: Statistics | tuple[()]  # since then
-    critic: Critic | tuple[()]
-    critic_opt: PyTree
-    returns: Statistics | tuple[()]  # as downloaded
-    returns_seen: Statistics | tuple[()]  # since then
+    obs: PyTree  # Statistics, as downloaded
+    obs_seen: PyTree  # Statistics, since then
+    critic: PyTree  # Learner
 
 
 class Actor(NamedTuple):
     """What it takes to act."""
 
     theta: PyTree
-    obs: Statistics | tuple[()]
+    obs: PyTree  # Statistics
 
 
 class Parts(NamedTuple):
@@ -191,7 +188,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         plan=Plan(config.local_steps, config.trajectories, initial_steps=batches - 1),
         init=lambda key: init(parts, key),
         join=lambda key: join(parts, key),
-        download=lambda server: server,
+        download=lambda server: server if config.server_adjustment else server._replace(u=(), step=()),
         receive=lambda agent, download: receive(parts, agent, download),
         actor=lambda side: Actor(side.theta, side.obs),
         act=act,
@@ -242,12 +239,9 @@ def init(parts: Parts, key: Key) -> Server:
 
 def join(parts: Parts, key: Key) -> Agent:
     """An agent that has heard nothing yet; its first download fills it."""
-    s = init(parts, key)
-    critic_opt = value_function.ADAM.init(s.critic.phi) if s.critic else ()
-    returns = s.critic.returns if s.critic else ()
-    return Agent(
-        s.theta, s.theta, s.u, s.t, jnp.int32(0), s.step, s.obs, s.obs, s.critic, critic_opt, returns, returns
-    )
+    s = trees.zeros_like(init(parts, key))
+    critic = value_function.join(s.critic) if s.critic else ()
+    return Agent(s.theta, s.theta, s.u, s.t, jnp.int32(0), s.step, s.obs, s.obs, critic)
 
 
 def receive(parts: Parts, agent: Agent, download: Download) -> Agent:
@@ -260,18 +254,16 @@ def receive(parts: Parts, agent: Agent, download: Download) -> Agent:
         up_to_date = (agent.t == download.t) & (download.t > 0)
         theta_tm1 = trees.where(up_to_date, agent.theta_tm1, download.theta)
         u, step = agent.u, agent.step
-    empty_like = normalisation.empty
-    return agent._replace(
+    return Agent(
         theta=download.theta,
         theta_tm1=theta_tm1,
         u=u,
         t=download.t,
+        gathered=agent.gathered,
         step=step,
         obs=download.obs,
-        obs_seen=empty_like(parts.spec.observation_shape) if download.obs else (),
-        critic=download.critic,
-        returns=download.critic.returns if download.critic else (),
-        returns_seen=empty_like(()) if download.critic else (),
+        obs_seen=trees.zeros_like(download.obs),
+        critic=value_function.receive(agent.critic, download.critic) if download.critic else (),
     )
 
 
@@ -294,7 +286,9 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     t = agent.t + complete
     where = sample_live(batch, key_fisher, c.fisher_samples)
     fisher = steps.fisher_matvec(
-        lambda theta: jax.vmap(parts.policy.distribution, (None, 0))(theta, obs[where]), parts.policy.fisher, agent.theta
+        lambda theta: jax.vmap(parts.policy.distribution, (None, 0))(theta, obs[where]),
+        parts.policy.fisher,
+        agent.theta,
     )
     step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
     moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
@@ -317,34 +311,15 @@ def gradients(
 ) -> tuple[PyTree, PyTree, Metrics]:
     """g(theta; tau) and w g(theta_tm1; tau), averaged over the batch of trajectories.
 
-    The weights are constants of the second surrogate, so one backward pass gives the weighted mean of per-trajectory
-    gradients. Heavy-ball replaces the second one by the first, which makes u a running mean of gradients.
+    Heavy-ball replaces the second by the first, which makes u a running mean of gradients.
     """
-    c, d = parts.config, batch.reward.shape[1]
-
-    def log_probs(theta: PyTree, obs: Array, action: Array) -> Array:
-        one = lambda o, a: parts.policy.log_prob(parts.policy.distribution(theta, o), a)  # noqa: E731
-        return jax.vmap(jax.vmap(one))(obs, action)
-
-    def gradient(theta: PyTree, obs: Array, action: Array, coefficient: Array) -> PyTree:
-        return jax.grad(lambda th: -jnp.sum(coefficient * log_probs(th, obs, action)) / d)(theta)
-
-    corrected = c.correction == "importance" and not (c.momentum_rule == "constant" and c.momentum == 0)
-    if not corrected:
-        g = sum_over_time(lambda *x: gradient(agent.theta, *x), (obs, batch.action, advantage), batch.length)
+    c = parts.config
+    g = policy_gradient(parts.policy, agent.theta, obs, batch, advantage)
+    if c.correction == "none" or (c.momentum_rule == "constant" and c.momentum == 0):
         return g, g, {}
-
-    log_ratio = map_over_time(
-        lambda o, a, live: jnp.where(live, log_probs(agent.theta_tm1, o, a) - log_probs(agent.theta, o, a), 0.0),
-        (obs, batch.action, batch.live),
-        batch.length,
-    )
-    w = estimators.importance_weights(log_ratio, c.weights, c.weight_cap)
-    g, g_tm1 = sum_over_time(
-        lambda o, a, adv, w: (gradient(agent.theta, o, a, adv), gradient(agent.theta_tm1, o, a, w * adv)),
-        (obs, batch.action, advantage, w),
-        batch.length,
-    )
+    ratio = log_ratio(parts.policy, agent.theta_tm1, agent.theta, obs, batch)
+    w = estimators.importance_weights(ratio, c.weights, c.weight_cap)
+    g_tm1 = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, w * advantage)
     return g, g_tm1, weight_spread(w, batch.live)
 
 
@@ -356,90 +331,57 @@ def weight_spread(w: Array, live: Array) -> Metrics:
     return {"weight_mean": mean, "weight_std": std, "weight_max": jnp.max(w * live)}
 
 
-def advantages(
-    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key
-) -> tuple[Agent, Array, Metrics]:
+def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key) -> tuple[Agent, Array, Metrics]:
     """The coefficient of grad log pi at every step; trains the critic, if there is one, after it was used."""
     c = parts.config
-    to_go = estimators.reward_to_go(batch.reward, c.gamma)
     metrics: Metrics = {}
-    if c.baseline == "value":
-        agent, a, metrics = value_advantages(parts, agent, obs, batch, to_go, key)
+    if agent.critic:
+        last_obs = normalised(agent.obs, batch.last_obs)
+        options = value_function.Options(
+            c.activation, c.gamma, c.gae_lambda, c.value_updates, c.value_samples, c.value_stepsize
+        )
+        critic, a, loss = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
+        agent, metrics = agent._replace(critic=critic), {"value_loss": loss}
     else:
-        a = jnp.broadcast_to(to_go[0], to_go.shape) if c.estimator == "reinforce" else to_go
-        a = jnp.where(batch.live, a, 0.0)
-        if c.baseline == "time":
-            a = a - estimators.leave_one_out_mean(a)
-        elif c.baseline == "constant":
-            per_trajectory = jnp.sum(a, axis=0) / jnp.maximum(jnp.sum(batch.live, axis=0), 1)
-            a = a - estimators.leave_one_out_mean(per_trajectory)
-    a = jnp.where(batch.live, a, 0.0)
+        a = estimators.monte_carlo_advantage(batch, c.gamma, c.estimator, c.baseline)
     if c.discount_states and c.estimator == "gpomdp":
         a = a * c.gamma ** jnp.arange(a.shape[0])[:, None]
     return agent, estimators.standardise(a, batch.live) if c.normalise_advantages else a, metrics
 
 
-def value_advantages(
-    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, to_go: Array, key: Key
-) -> tuple[Agent, Array, Metrics]:
-    """GAE with the agent's critic, and one round of regression for the critic."""
-    c = parts.config
-    seen = normalisation.merge(agent.returns_seen, normalisation.gather(to_go, batch.live))
-    critic = value_function.rescale(agent.critic, normalisation.merge(agent.returns, seen))
-    value = map_over_time(lambda o: value_function.value(critic, o, c.activation), (obs,), batch.length)
-    last_value = value_function.value(critic, normalised(agent.obs, batch.last_obs), c.activation)
-    a = estimators.generalised_advantage(
-        batch.reward, value, batch.live, batch.terminated, last_value, c.gamma, c.gae_lambda
-    )
-    critic, critic_opt, loss = value_function.fit(
-        critic,
-        agent.critic_opt,
-        obs,
-        a + value,
-        batch,
-        key,
-        activation=c.activation,
-        updates=c.value_updates,
-        samples=c.value_samples,
-        stepsize=c.value_stepsize,
-    )
-    agent = agent._replace(critic=critic, critic_opt=critic_opt, returns_seen=seen)
-    return agent, a, {"value_loss": loss}
-
-
 def upload(parts: Parts, agent: Agent) -> Upload:
     """theta and u, and what the chosen options have the server average besides."""
-    shares = parts.config.server_adjustment
+    shared = parts.config.server_adjustment
     return Upload(
         theta=agent.theta,
-        u=agent.u if shares else (),
-        step=agent.step if shares else (),
+        u=agent.u if shared else (),
+        step=agent.step if shared else (),
         obs=agent.obs_seen,
-        phi=value_function.rescale(agent.critic, agent.returns).phi if agent.critic else (),
-        returns=agent.returns_seen,
+        critic=value_function.share(agent.critic) if agent.critic else (),
     )
 
 
 def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[Server, Metrics]:
     """Average what the agents sent, then take the server-side step along the averaged direction."""
-    mean = trees.masked_mean(Upload(uploads.theta, uploads.u, uploads.step, (), uploads.phi, ()), mask)
     t = server.t + parts.config.local_steps
-    theta, u, step = mean.theta, server.u, server.step
+    alpha = parts.alpha(t)
+    mean, u, step = trees.masked_mean((uploads.theta, uploads.u, uploads.step), mask)
     if parts.config.server_adjustment:
-        u, step = mean.u, mean.step
-        theta = trees.add(theta, parts.rule.displacement(step, u, parts.alpha(t)))
-    critic = server.critic
-    if critic:
-        returns = normalisation.merge_all(critic.returns, uploads.returns, mask)
-        critic = value_function.rescale(Critic(mean.phi, critic.returns), returns)
-    obs = normalisation.merge_all(server.obs, uploads.obs, mask) if server.obs else ()
+        theta = trees.add(mean, parts.rule.displacement(step, u, alpha))
+    else:
+        theta, u, step = mean, server.u, server.step
+    heard = Server(
+        theta=theta,
+        u=u,
+        t=t,
+        step=step,
+        obs=normalisation.merge_all(server.obs, uploads.obs, mask) if server.obs else (),
+        critic=value_function.merge(server.critic, uploads.critic, mask) if server.critic else (),
+    )
+    drift = trees.masked_mean(jax.vmap(lambda theta: trees.norm(trees.sub(theta, mean)))(uploads.theta), mask)
+    return trees.where(jnp.any(mask), heard, server), {"drift": drift, "stepsize": alpha}
 
-    spread = jax.vmap(lambda theta_i: trees.norm(trees.sub(theta_i, mean.theta)))(uploads.theta)
-    metrics = {"drift": jnp.sum(spread * mask) / jnp.maximum(jnp.sum(mask), 1), "stepsize": parts.alpha(t)}
-    heard = Server(theta, u, t, step, obs, critic)
-    return trees.where(jnp.any(mask), heard, server), metrics
 
-
-def normalised(statistics: Statistics | tuple[()], obs: Array) -> Array:
+def normalised(statistics: PyTree, obs: Array) -> Array:
     """Observations in standard units, if the options say so."""
     return normalisation.normalise(statistics, obs) if statistics else obs

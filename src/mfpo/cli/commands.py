@@ -81,9 +81,9 @@ class _Watch:
 def _watch(args: argparse.Namespace, settings: "Settings", start: "Callable[..., Run]") -> int:
     """Run `start` with a display, and tell how it ended."""
     if args.tensorboard:
-        from mfpo.reporting.tensorboard import summary_writer
+        from mfpo.reporting import tensorboard
 
-        summary_writer()  # if it is missing, say so before training
+        tensorboard.require()  # if it is missing, say so before training
     machine.prepare()
     agents = "1 agent" if settings.agents == 1 else f"{settings.agents} agents"
     title = f"{settings.env}, {settings.algorithm}, {agents}, seed {settings.seed}"

@@ -6,10 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mfpo.errors import Diverged, MfpoError
+from mfpo.errors import MfpoError, StepFailed
 from mfpo.federation import round as federation_round
 from mfpo.federation.round import Engine, RoundLog, State, StepLog
-from mfpo.random import seed_key
 from mfpo.rollout import make_sampler
 from mfpo.types import Algorithm, PureEnv, PyTree
 
@@ -18,7 +17,7 @@ NAMES = ("debug",)
 
 def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: int) -> Engine:
     """One agent after the other, one step after the other, each checked. Uses one device whatever `devices` says."""
-    key = seed_key(seed)
+    key = jax.random.key(seed)
     one_step = jax.jit(functools.partial(federation_round.local_step, algorithm, make_sampler(env, algorithm)))
 
     def run_agent(agent: PyTree, i: int, download: PyTree, number: int) -> tuple[PyTree, StepLog]:
@@ -28,10 +27,11 @@ def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: in
             where = f"round {number}, agent {i}, step {step}"
             try:
                 block, row = one_step(block, jnp.array([i]), key, jnp.int32(number), jnp.int32(step))
+                jax.block_until_ready((block, row))  # type: ignore[no-untyped-call]  # its exceptions belong here too
             except MfpoError:
                 raise
             except Exception as error:
-                raise Diverged(f"{type(error).__name__} in {where}: {error}") from error
+                raise StepFailed(f"{type(error).__name__} in {where}: {error}") from error
             federation_round.check_finite((block, row), where)
             rows.append(row)
         return jax.tree.map(lambda x: x[0], block), _stack(rows, axis=0)
@@ -51,7 +51,7 @@ def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: in
         return State(server, _stack(members, axis=0)), federation_round.host_log(log, metrics, steps)
 
     up, down = federation_round.message_bytes(algorithm)
-    return Engine(1, up, down, lambda: federation_round.start(algorithm, agents, key), round_)
+    return Engine(1, up, down, functools.partial(federation_round.start, algorithm, agents, key), round_)
 
 
 def _stack(trees: list[Any], axis: int) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
 
 from mfpo.federation import round as federation_round
 from mfpo.federation.round import Engine, RoundLog, State, StepLog
-from mfpo.random import seed_key
 from mfpo.rollout import make_sampler
 from mfpo.types import Algorithm, Array, Key, Metrics, PureEnv
 
@@ -21,9 +21,9 @@ def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: in
     """The engine for `agents` agents on up to `devices` devices (0: all that divide the agents evenly)."""
     used = usable_devices(agents, devices)
     mesh = Mesh(np.array(jax.devices()[:used]), ("agents",))
-    placement = State(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("agents")))
+    placement = State(NamedSharding(mesh, Spec()), NamedSharding(mesh, Spec("agents")))
     program = compiled_round(algorithm, env, agents, mesh)
-    key = seed_key(seed)
+    key = jax.random.key(seed)
 
     def round_(state: State, number: int) -> tuple[State, RoundLog]:
         steps = federation_round.count_steps(algorithm, number)
@@ -32,7 +32,7 @@ def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: in
         return state, federation_round.host_log(log, metrics, steps)
 
     up, down = federation_round.message_bytes(algorithm)
-    return Engine(used, up, down, lambda: federation_round.start(algorithm, agents, key), round_)
+    return Engine(used, up, down, functools.partial(federation_round.start, algorithm, agents, key), round_)
 
 
 @functools.lru_cache(maxsize=8)
@@ -40,12 +40,12 @@ def compiled_round(
     algorithm: Algorithm, env: PureEnv, agents: int, mesh: Mesh
 ) -> Callable[[State, Key, Array, Array], tuple[State, StepLog, Metrics]]:
     """(state, seed, round, number of local steps) -> what the round gives. Runs that differ in the seed only share it."""
-    by_agent, everywhere = PartitionSpec("agents"), PartitionSpec()
+    by_agent, everywhere = Spec("agents"), Spec()
     local = jax.shard_map(
         functools.partial(federation_round.local, algorithm, make_sampler(env, algorithm)),
         mesh=mesh,
         in_specs=(by_agent, by_agent, everywhere, everywhere, everywhere, everywhere),
-        out_specs=(by_agent, by_agent, PartitionSpec(None, "agents")),
+        out_specs=(by_agent, by_agent, Spec(None, "agents")),
         check_vma=False,
     )
 

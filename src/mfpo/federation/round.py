@@ -79,8 +79,14 @@ def count_steps(algorithm: Algorithm, round_number: int) -> int:
 
 def start(algorithm: Algorithm, agents: int, seed: Key) -> State:
     """The state before the first round."""
-    keys = jax.vmap(lambda i: address(seed, Purpose.JOIN, i))(jnp.arange(agents))
-    return State(algorithm.init(address(seed, Purpose.INIT)), jax.vmap(algorithm.join)(keys))
+
+    @jax.jit
+    def program(seed: Key) -> State:  # the seed is an argument: as a constant XLA would work it all out while compiling
+        keys = jax.vmap(lambda i: address(seed, Purpose.JOIN, i))(jnp.arange(agents))
+        return State(algorithm.init(address(seed, Purpose.INIT)), jax.vmap(algorithm.join)(keys))
+
+    state: State = program(seed)
+    return state
 
 
 def local_step(
@@ -119,9 +125,7 @@ def local(
         return agents, jax.tree.map(lambda rows, x: rows.at[step].set(x), log, row)
 
     rows = algorithm.plan.initial_steps + algorithm.plan.local_steps
-    shapes = jax.eval_shape(
-        lambda: local_step(algorithm, sample, agents, ids, seed, round_number, jnp.int32(0))[1]
-    )
+    shapes = jax.eval_shape(lambda: local_step(algorithm, sample, agents, ids, seed, round_number, jnp.int32(0))[1])
     log = jax.tree.map(lambda s: jnp.zeros((rows, *s.shape), s.dtype), shapes)
     agents, log = jax.lax.fori_loop(0, steps, body, (agents, log))
     return agents, jax.vmap(algorithm.upload)(agents), log
@@ -149,8 +153,8 @@ def message_bytes(algorithm: Algorithm) -> tuple[int, int]:
 
 def host_log(log: StepLog, merge: Metrics, steps: int) -> RoundLog:
     """The log as NumPy arrays, without the rows of steps that did not take place."""
-    rows: StepLog = jax.tree.map(lambda x: np.asarray(x)[:steps], log)
-    return RoundLog(rows.returns, rows.lengths, rows.metrics, {k: float(v) for k, v in merge.items()})
+    rows = jax.tree.map(lambda x: np.asarray(x)[:steps], log)
+    return RoundLog(*rows, {k: float(v) for k, v in merge.items()})
 
 
 def check_finite(tree: PyTree, where: str) -> None:

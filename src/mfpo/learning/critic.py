@@ -1,4 +1,4 @@
-"""A learned value function, trained by regression on live steps.
+"""A learned value function: every agent fits it to its own steps, the server averages it.
 
 Returns differ by orders of magnitude between environments, so the network predicts them in standard units. When the
 statistics of the returns change, the last layer is rescaled so that the predictions do not (van Hasselt et al. 2016).
@@ -9,13 +9,25 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mfpo.learning import normalisation, steps
+from mfpo.learning import normalisation, steps, trees
+from mfpo.learning.estimators import generalised_advantage, reward_to_go
 from mfpo.learning.nets import Layer, Layers, apply_mlp, init_mlp
 from mfpo.learning.normalisation import Statistics
-from mfpo.learning.timeline import sample_live
+from mfpo.learning.timeline import map_over_time, sample_live
 from mfpo.types import Array, Key, PyTree, Trajectories
 
 ADAM = steps.adam(0.9, 0.999)
+
+
+class Options(NamedTuple):
+    """How the critic is used and trained."""
+
+    activation: str
+    gamma: float
+    gae_lambda: float
+    updates: int  # Adam steps per batch
+    samples: int  # live steps per Adam step
+    stepsize: float
 
 
 class Critic(NamedTuple):
@@ -23,6 +35,22 @@ class Critic(NamedTuple):
 
     phi: Layers
     returns: Statistics
+
+
+class Learner(NamedTuple):
+    """What an agent keeps to train its critic."""
+
+    critic: Critic
+    optimiser: PyTree
+    shared: Statistics  # of returns, as downloaded
+    seen: Statistics  # since then
+
+
+class Share(NamedTuple):
+    """What an agent tells the server of its critic."""
+
+    phi: Layers  # in the units of the downloaded statistics
+    returns: Statistics  # of this round
 
 
 def init(key: Key, n_obs: int, hidden: tuple[int, ...]) -> Critic:
@@ -44,29 +72,47 @@ def rescale(critic: Critic, returns: Statistics) -> Critic:
     return Critic((*critic.phi[:-1], Layer(w, b)), returns)
 
 
-def fit(
-    critic: Critic,
-    opt: PyTree,
-    obs: Array,
-    target: Array,
-    batch: Trajectories,
-    key: Key,
-    *,
-    activation: str,
-    updates: int,
-    samples: int,
-    stepsize: float,
-) -> tuple[Critic, PyTree, Array]:
-    """`updates` Adam steps on the squared error to `target` [H, D], each on a sample of live slots; the last loss too."""
+def join(critic: Critic) -> Learner:
+    """A learner that has trained nothing yet."""
+    return Learner(critic, ADAM.init(critic.phi), critic.returns, normalisation.empty(()))
+
+
+def receive(learner: Learner, critic: Critic) -> Learner:
+    """Go on from the server's critic."""
+    return learner._replace(critic=critic, shared=critic.returns, seen=normalisation.empty(()))
+
+
+def share(learner: Learner) -> Share:
+    """What goes to the server. Networks can be averaged only if all speak in the same units."""
+    return Share(rescale(learner.critic, learner.shared).phi, learner.seen)
+
+
+def merge(critic: Critic, shares: Share, mask: Array) -> Critic:
+    """The average of the agents' critics, in the units of everything seen so far."""
+    mean = Critic(trees.masked_mean(shares.phi, mask), critic.returns)
+    return rescale(mean, normalisation.merge_all(critic.returns, shares.returns, mask))
+
+
+def advantages(
+    learner: Learner, obs: Array, last_obs: Array, batch: Trajectories, key: Key, options: Options
+) -> tuple[Learner, Array, Array]:
+    """GAE [H, D] with the critic as it is; then fit it to the lambda-returns. The last loss of the fit, too."""
+    o = options
+    seen = normalisation.merge(learner.seen, normalisation.gather(reward_to_go(batch.reward, o.gamma), batch.live))
+    critic = rescale(learner.critic, normalisation.merge(learner.shared, seen))
+    v = map_over_time(lambda x: value(critic, x, o.activation), (obs,), batch.length)
+    last_value = value(critic, last_obs, o.activation)
+    a = generalised_advantage(batch.reward, v, batch.live, batch.terminated, last_value, o.gamma, o.gae_lambda)
+    target = (a + v - critic.returns.mean) / normalisation.deviation(critic.returns)
 
     def update(i: Array, carry: tuple[Layers, PyTree, Array]) -> tuple[Layers, PyTree, Array]:
-        phi, opt, _ = carry
-        where = sample_live(batch, jax.random.fold_in(key, i), samples)
-        x, y = obs[where], (target[where] - critic.returns.mean) / normalisation.deviation(critic.returns)
-        loss, grad = jax.value_and_grad(lambda p: jnp.mean((apply_mlp(p, x, activation)[:, 0] - y) ** 2))(phi)
-        opt = ADAM.absorb(opt, grad, lambda v: v)
-        move = ADAM.displacement(opt, grad, jnp.float32(stepsize))
-        return jax.tree.map(jnp.add, phi, move), opt, loss
+        phi, optimiser, _ = carry
+        where = sample_live(batch, jax.random.fold_in(key, i), o.samples)
+        x, y = obs[where], target[where]
+        loss, grad = jax.value_and_grad(lambda p: jnp.mean((apply_mlp(p, x, o.activation)[:, 0] - y) ** 2))(phi)
+        optimiser = ADAM.absorb(optimiser, grad, lambda v: v)
+        return trees.add(phi, ADAM.displacement(optimiser, grad, jnp.float32(o.stepsize))), optimiser, loss
 
-    phi, opt, loss = jax.lax.fori_loop(0, updates, update, (critic.phi, opt, jnp.float32(0.0)))
-    return Critic(phi, critic.returns), opt, loss
+    start = (critic.phi, learner.optimiser, jnp.float32(0.0))
+    phi, optimiser, loss = jax.lax.fori_loop(0, o.updates, update, start)
+    return Learner(Critic(phi, critic.returns), optimiser, learner.shared, seen), a, loss

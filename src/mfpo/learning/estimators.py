@@ -11,7 +11,7 @@ which is REINFORCE when A_h is the return of the whole trajectory and GPOMDP whe
 import jax
 import jax.numpy as jnp
 
-from mfpo.types import Array
+from mfpo.types import Array, Trajectories
 
 WEIGHTS = ("trajectory", "decision", "action", "none")
 
@@ -34,6 +34,23 @@ def leave_one_out_mean(x: Array) -> Array:
     those still running reached 457.
     """
     return (jnp.sum(x, axis=-1, keepdims=True) - x) / max(x.shape[-1] - 1, 1)
+
+
+def monte_carlo_advantage(batch: Trajectories, gamma: float, estimator: str, baseline: str) -> Array:
+    """Returns ("reinforce") or rewards to go ("gpomdp") minus a baseline made of the other trajectories.
+
+    none      0
+    constant  one number per trajectory: the mean coefficient of the others
+    time      one number per step: the coefficient of the others at that step
+    """
+    to_go = reward_to_go(batch.reward, gamma)
+    a = jnp.broadcast_to(to_go[0], to_go.shape) if estimator == "reinforce" else to_go
+    a = jnp.where(batch.live, a, 0.0)
+    if baseline == "time":
+        a = a - leave_one_out_mean(a)
+    elif baseline == "constant":
+        a = a - leave_one_out_mean(jnp.sum(a, axis=0) / jnp.maximum(jnp.sum(batch.live, axis=0), 1))
+    return jnp.where(batch.live, a, 0.0)
 
 
 def generalised_advantage(

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from mfpo.learning import trees
 from mfpo.types import Array
 
 CLIP = 10.0  # normalised observations are cut off here
@@ -12,7 +13,7 @@ CLIP = 10.0  # normalised observations are cut off here
 class Statistics(NamedTuple):
     """Count, mean and sum of squared deviations."""
 
-    count: Array
+    n: Array
     mean: Array
     m2: Array
 
@@ -25,32 +26,31 @@ def empty(shape: tuple[int, ...]) -> Statistics:
 def gather(x: Array, present: Array) -> Statistics:
     """The statistics of x [H, D, ...] over the slots that are present [H, D]."""
     weight = present.reshape(present.shape + (1,) * (x.ndim - present.ndim)).astype(x.dtype)
-    count = jnp.sum(weight)
-    mean = jnp.sum(x * weight, axis=(0, 1)) / jnp.maximum(count, 1.0)
-    return Statistics(count, mean, jnp.sum(((x - mean) * weight) ** 2, axis=(0, 1)))
+    n = jnp.sum(weight)
+    mean = jnp.sum(x * weight, axis=(0, 1)) / jnp.maximum(n, 1.0)
+    return Statistics(n, mean, jnp.sum(((x - mean) * weight) ** 2, axis=(0, 1)))
 
 
 def merge(a: Statistics, b: Statistics) -> Statistics:
     """The statistics of both samples together."""
-    count = a.count + b.count
-    share = b.count / jnp.maximum(count, 1.0)
+    n = a.n + b.n
+    share = b.n / jnp.maximum(n, 1.0)
     delta = b.mean - a.mean
-    return Statistics(count, a.mean + delta * share, a.m2 + b.m2 + delta**2 * a.count * share)
+    return Statistics(n, a.mean + delta * share, a.m2 + b.m2 + delta**2 * a.n * share)
 
 
 def merge_all(start: Statistics, many: Statistics, mask: Array) -> Statistics:
     """`start` merged with every masked entry of `many` (leading axis)."""
-    weight = many.count * mask
-    count = jnp.sum(weight)
-    mean = jnp.tensordot(weight, many.mean, axes=1) / jnp.maximum(count, 1.0)
-    between = jnp.tensordot(weight, (many.mean - mean) ** 2, axes=1)
-    within = jnp.tensordot(mask.astype(jnp.float32), many.m2, axes=1)
-    return merge(start, Statistics(count, mean, within + between))
+    many = trees.keep(mask, many)
+    n = jnp.sum(many.n)
+    mean = jnp.tensordot(many.n, many.mean, axes=1) / jnp.maximum(n, 1.0)
+    between = jnp.tensordot(many.n, (many.mean - mean) ** 2, axes=1)
+    return merge(start, Statistics(n, mean, jnp.sum(many.m2, axis=0) + between))
 
 
 def deviation(s: Statistics) -> Array:
     """The standard deviation; 1 before anything was seen and where nothing varies."""
-    variance = s.m2 / jnp.maximum(s.count, 1.0)
+    variance = s.m2 / jnp.maximum(s.n, 1.0)
     return jnp.where(variance > 1e-8, jnp.sqrt(variance), 1.0)
 
 

@@ -40,6 +40,6 @@ def theorem(
 
     def alpha(t: Array) -> Array:
         c_t = jnp.maximum(floor, start - sigma**2 * t)
-        return c_alpha / jnp.cbrt(c_t + sigma**2 * t)
+        return jnp.asarray(c_alpha / jnp.cbrt(c_t + sigma**2 * t))
 
     return alpha, lambda t: 1.0 - c_nu * alpha(t - 1) ** 2

@@ -47,11 +47,11 @@ def normalised() -> StepRule:
 
 
 class Moments(NamedTuple):
-    """Adam's running averages of u and u², and how often they were updated."""
+    """Adam's running averages of u and u², and the number of updates."""
 
     mean: PyTree
     square: PyTree
-    count: Array
+    updates: Array
 
 
 def adam(beta1: float, beta2: float, eps: float = 1e-8) -> StepRule:
@@ -60,17 +60,16 @@ def adam(beta1: float, beta2: float, eps: float = 1e-8) -> StepRule:
     def absorb(state: Moments, u: PyTree, fisher: Matvec) -> Moments:
         mean = jax.tree.map(lambda m, x: beta1 * m + (1 - beta1) * x, state.mean, u)
         square = jax.tree.map(lambda v, x: beta2 * v + (1 - beta2) * x**2, state.square, u)
-        return Moments(mean, square, state.count + 1.0)
+        return Moments(mean, square, state.updates + 1.0)
 
     def displacement(state: Moments, u: PyTree, alpha: Array) -> PyTree:
-        count = jnp.maximum(state.count, 1.0)
+        count = jnp.maximum(state.updates, 1.0)
         c1, c2 = 1 - beta1**count, 1 - beta2**count
-        return jax.tree.map(
-            lambda m, v: -alpha * (m / c1) / (jnp.sqrt(v / c2) + eps), state.mean, state.square
-        )
+        return jax.tree.map(lambda m, v: -alpha * (m / c1) / (jnp.sqrt(v / c2) + eps), state.mean, state.square)
 
-    return StepRule(lambda theta: Moments(trees.zeros_like(theta), trees.zeros_like(theta), jnp.float32(0.0)),
-                    absorb, displacement)
+    return StepRule(
+        lambda theta: Moments(trees.zeros_like(theta), trees.zeros_like(theta), jnp.float32(0.0)), absorb, displacement
+    )
 
 
 def natural(iterations: int, damping: float) -> StepRule:

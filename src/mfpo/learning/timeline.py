@@ -25,9 +25,7 @@ def sum_over_time(fn: Callable[..., PyTree], arrays: tuple[Array, ...], length: 
     """The sum of fn(*block) over the blocks of `arrays` that begin before `length`."""
     shapes = jax.eval_shape(lambda: fn(*_block(arrays, jnp.int32(0))))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.fori_loop(
-        0, _blocks(length), lambda i, total: trees.add(total, fn(*_block(arrays, i))), zero
-    )
+    return jax.lax.fori_loop(0, _blocks(length), lambda i, total: trees.add(total, fn(*_block(arrays, i))), zero)
 
 
 def map_over_time(fn: Callable[..., Array], arrays: tuple[Array, ...], length: Array) -> Array:
@@ -38,7 +36,8 @@ def map_over_time(fn: Callable[..., Array], arrays: tuple[Array, ...], length: A
     def body(i: Array, out: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(out, fn(*_block(arrays, i)), i * TIME_BLOCK, axis=0)
 
-    return jax.lax.fori_loop(0, _blocks(length), body, out)
+    out = jax.lax.fori_loop(0, _blocks(length), body, out)
+    return out
 
 
 def sample_live(batch: Trajectories, key: Key, n: int) -> tuple[Array, Array]:

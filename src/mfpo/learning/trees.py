@@ -1,8 +1,5 @@
 """Vector algebra on pytrees: parameters and directions are vectors that happen to be stored in pieces."""
 
-import functools
-import operator
-
 import jax
 import jax.numpy as jnp
 
@@ -36,8 +33,10 @@ def zeros_like(a: PyTree) -> PyTree:
 
 def dot(a: PyTree, b: PyTree) -> Array:
     """The inner product."""
-    parts = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.sum(x * y), a, b))
-    return functools.reduce(operator.add, parts, jnp.float32(0.0))
+    total = jnp.float32(0.0)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        total = total + jnp.sum(x * y)
+    return total
 
 
 def norm(a: PyTree) -> Array:
@@ -50,8 +49,12 @@ def where(condition: Array, a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
+def keep(mask: Array, a: PyTree) -> PyTree:
+    """Zero in place of the entries of the leading axis whose mask is false, whatever they hold (a NaN, say)."""
+    return jax.tree.map(lambda x: jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0), a)
+
+
 def masked_mean(a: PyTree, mask: Array) -> PyTree:
     """The mean over the leading axis of the entries whose mask is true."""
-    weight = mask.astype(jnp.float32)
-    total = jnp.maximum(weight.sum(), 1.0)
-    return jax.tree.map(lambda x: jnp.tensordot(weight, x, axes=1) / total, a)
+    n = jnp.maximum(jnp.sum(mask), 1)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0) / n, keep(mask, a))

@@ -1,0 +1,42 @@
+"""Policy gradients of a batch of trajectories, one backward pass each."""
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.learning.policies import Policy
+from mfpo.learning.timeline import map_over_time, sum_over_time
+from mfpo.types import Array, PyTree, Trajectories
+
+
+def log_probs(policy: Policy, theta: PyTree, obs: Array, action: Array) -> Array:
+    """log pi_theta(a|s) for a block of steps [H, D]."""
+
+    def one(o: Array, a: Array) -> Array:
+        return policy.log_prob(policy.distribution(theta, o), a)
+
+    return jax.vmap(jax.vmap(one))(obs, action)
+
+
+def policy_gradient(policy: Policy, theta: PyTree, obs: Array, batch: Trajectories, coefficient: Array) -> PyTree:
+    """-(1/D) sum over trajectories and steps of coefficient * grad log pi_theta(a|s).
+
+    With an advantage as coefficient this is the mean of g(theta; tau). With importance weights times advantage it is the
+    weighted mean: the weights are constants of the surrogate, so per-trajectory gradients are not needed.
+    """
+    trajectories = batch.reward.shape[1]
+
+    def block(obs: Array, action: Array, coefficient: Array) -> PyTree:
+        surrogate = lambda th: -jnp.sum(coefficient * log_probs(policy, th, obs, action)) / trajectories  # noqa: E731
+        return jax.grad(surrogate)(theta)
+
+    return sum_over_time(block, (obs, batch.action, coefficient), batch.length)
+
+
+def log_ratio(policy: Policy, theta_tm1: PyTree, theta: PyTree, obs: Array, batch: Trajectories) -> Array:
+    """log pi_{t-1}(a|s) - log pi_t(a|s) [H, D]; zero where not live."""
+
+    def block(obs: Array, action: Array, live: Array) -> Array:
+        ratio = log_probs(policy, theta_tm1, obs, action) - log_probs(policy, theta, obs, action)
+        return jnp.where(live, ratio, 0.0)
+
+    return map_over_time(block, (obs, batch.action, batch.live), batch.length)
