@@ -1,8 +1,9 @@
 """Where does the importance-weighted correction earn its keep? MFPO against its own ablations.
 
-Every method gets the same search: three step rules with two stepsizes each, and for each of these six trials a draw of the
-choices that only it has (momentum, kind and cap of the weights; the same draw for all methods that have them). A trial is scored by its mean return over the search
-rounds and seeds; the best one is then run on ten other seeds for thirty rounds.
+Every method gets the same search: three step rules with two stepsizes each, and for each of these six trials a draw of
+the choices that only it has (momentum, kind and cap of the weights; the same draw for all methods that have them). A
+trial is scored by its mean return over the search rounds and seeds; the best one is then run on ten other seeds for
+thirty rounds.
 
     python studies/ablation.py search CartPole-v1     # then: final CartPole-v1; both can be stopped and started again
 """
@@ -28,7 +29,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "ablation"
 AGENTS, LOCAL_STEPS, EPISODES = 10, 10, 1000
 SEARCH_ROUNDS, SEARCH_SEEDS = 12, (1000, 1001)
 FINAL_ROUNDS, FINAL_SEEDS = 30, tuple(range(10))
-BATCHES = (2, 5, 20)
+BATCHES = (5, 20, 2)
 STEPSIZES = {"normalised": (0.1, 0.2), "adam": (0.02, 0.05), "natural": (0.1, 0.2)}
 FLOOR = {"CartPole-v1": 8.0, "Pendulum-v1": -1800.0}  # what a diverged run is worth from then on
 COMMON = {

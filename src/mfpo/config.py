@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from mfpo.errors import ConfigError, did_you_mean
 
-
 T = TypeVar("T")
 
 

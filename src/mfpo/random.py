@@ -1,8 +1,8 @@
 """Random keys that are cheap inside a compiled loop.
 
 The numbers are those of JAX's own generator (Threefry-2x32, Salmon et al. 2011; a test compares them bit for bit). JAX
-compiles it as a loop on the CPU, which costs microseconds per call however few numbers are drawn; written out, it melts into
-the surrounding kernel, at the price of a longer compilation. It doubles the speed of sampling CartPole.
+compiles it as a loop on the CPU, which costs microseconds per call however few numbers are drawn; written out, it
+melts into the surrounding kernel, at the price of a longer compilation. It doubles the speed of sampling CartPole.
 """
 
 import math

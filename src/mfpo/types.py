@@ -53,8 +53,8 @@ class Trajectories(NamedTuple):
 
     Slots with `live` false have reward zero; what they hold otherwise means nothing.
 
-    terminated and truncated are two facts: a terminated episode is worth nothing more, a truncated one would have gone on
-    from `last_obs`.
+    terminated and truncated are two facts: a terminated episode is worth nothing more, a truncated one would have gone
+    on from `last_obs`.
     """
 
     obs: Array  # [H, D, ...] what the agent saw
@@ -78,8 +78,8 @@ class Plan(NamedTuple):
 class Algorithm(NamedTuple):
     """The contract. Written for one agent; `Server`, `Agent`, `Download`, `Upload` are the algorithm's own NamedTuples.
 
-    `Download` and `Upload` are all that ever crosses the wire, and the unit in which communication is counted. `Agent` is
-    private and never leaves its node. Algorithms touch no environment, clock, disk, logger or socket.
+    `Download` and `Upload` are all that ever crosses the wire, and the unit in which communication is counted. `Agent`
+    is private and never leaves its node. Algorithms touch no environment, clock, disk, logger or socket.
     """
 
     plan: Plan

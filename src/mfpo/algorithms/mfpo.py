@@ -1,25 +1,26 @@
 """MFPO: Momentum-assisted Federated Policy Optimization.
 
 Yue, Hua, Chen, Ren: "Momentum-Based Federated Reinforcement Learning with Interaction and Communication Efficiency",
-INFOCOM 2024 (arXiv 2405.17471). J(theta) = -E[return] is minimised; g(theta; tau) is an unbiased estimate of its gradient.
+INFOCOM 2024 (arXiv 2405.17471). J(theta) = -E[return] is minimised; g(theta; tau) is an unbiased estimate of its
+gradient.
 
     t = 1        u_i = mean of g(theta; tau) over D~ trajectories                                 initial direction
     t > 1        u_i = nu_t (u_i - mean_j w_j g(theta_tm1; tau_j)) + mean_j g(theta; tau_j)       local direction
     t mod K > 0  theta_i moves along u_i                                                          local update
     t mod K = 0  theta, u = means over the agents; theta moves along u; both go to every agent    server-side adjustment
 
-    paper    here                    paper    here
-    θ_i^(t)  Agent.theta             K        Config.local_steps
-    θ_i^(t-1) Agent.theta_tm1        D        Config.trajectories
-    ũ_i      Agent.u                 D̃        Config.initial_trajectories
-    w_ij     estimators.importance_weights     α_t, ν_t  Config.stepsize, Config.momentum and their rules
-    g        `gradients` below       γ        Config.gamma
+    paper       here                             paper       here
+    θ_i^(t)     Agent.theta                      K           Config.local_steps
+    θ_i^(t-1)   Agent.theta_tm1                  D           Config.trajectories
+    ũ_i         Agent.u                          D̃           Config.initial_trajectories
+    w_ij        estimators.importance_weights    α_t, ν_t    Config.stepsize, Config.momentum and their rules
+    g(θ; τ)     gradients.policy_gradient        γ           Config.gamma
 
 What the paper leaves open, or prints otherwise, and what is done here:
 - ∇π in the policy gradient is read as ∇log π, and REINFORCE uses the discounted return, as J does.
 - t = 1 is defined twice; here the D̃ initial trajectories *are* step 1. They are drawn in batches of D.
-- After a synchronisation θ^(t-1) is the average θ̄ before the server-side step, as in the proof. It is recomputed from the
-  download (`steps`: the last move is a function of what was downloaded), so it costs no bytes.
+- After a synchronisation θ^(t-1) is the average θ̄ before the server-side step, as in the proof. It is recomputed
+  from the download (`steps`: the last move is a function of what was downloaded), so it costs no bytes.
 - The old policy is evaluated with the current observation normaliser, which is refreshed once a round.
 - Everything in Config beyond the paper's symbols is ours; `presets/*.toml` has the printed settings as "paper".
 
@@ -27,7 +28,6 @@ Ablations are settings: momentum=0 is FedAvg-PG, correction="none" heavy-ball, w
 importance weights, server_adjustment=false averages θ only and leaves every direction with its agent.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from mfpo.learning import critic as value_function
 from mfpo.learning import estimators, normalisation, schedules, steps, trees
 from mfpo.learning.gradients import log_ratio, policy_gradient
 from mfpo.learning.nets import ACTIVATIONS
+from mfpo.learning.normalisation import normalise
 from mfpo.learning.policies import SQUASHES, Policy, make_policy
 from mfpo.learning.timeline import sample_live
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
@@ -71,6 +72,9 @@ class Config:
 
     step: str = option("natural", "the move along the direction; plain is the paper's", choices=steps.STEPS)
     stepsize: float = option(0.1, "length of a step, in the units of --step", symbol="α", above=0)
+    step_memory: float = option(
+        0.99, "per step; a normalised or natural step is short if u is, against the largest recent u", least=0, most=1
+    )
     stepsize_decay: float = option(0.99, "factor on the stepsize at every step t", above=0)
     stepsize_rule: str = option("geometric", "how α follows t: geometric, theorem", choices=("geometric", "theorem"))
     theorem_smoothness: float = option(1.0, "smoothness constant of the theorem's schedules", symbol="L̃", above=0)
@@ -156,7 +160,7 @@ class Agent(NamedTuple):
 class Actor(NamedTuple):
     """What it takes to act."""
 
-    theta: PyTree
+    network: PyTree
     obs: PyTree  # Statistics
 
 
@@ -174,15 +178,17 @@ class Parts(NamedTuple):
 def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """MFPO for an environment and a number of agents (only the theorem's schedules depend on the latter)."""
     policy = make_policy(spec, config.hidden, config.activation, config.initial_std, config.squash)
-    parts = Parts(config, spec, policy, make_rule(config), *make_schedules(config, agents))
-    batches = max(config.initial_trajectories // config.trajectories, 1)
+    c = config
+    rule = steps.make(c.step, c.step_memory, c.adam_beta1, c.adam_beta2, c.cg_iterations, c.cg_damping)
+    parts = Parts(c, spec, policy, rule, *schedules.make(c, agents))
+    batches = max(c.initial_trajectories // c.trajectories, 1)
+
+    def distribution(actor: Actor, obs: Array) -> PyTree:
+        return policy.distribution(actor.network, normalise(actor.obs, obs))
 
     def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
-        raw = policy.sample(policy.distribution(actor.theta, normalised(actor.obs, obs)), key)
+        raw = policy.sample(distribution(actor, obs), key)
         return policy.action(raw), raw
-
-    def greedy(actor: Actor, obs: Array) -> Array:
-        return policy.action(policy.mode(policy.distribution(actor.theta, normalised(actor.obs, obs))))
 
     return Algorithm(
         plan=Plan(config.local_steps, config.trajectories, initial_steps=batches - 1),
@@ -190,36 +196,13 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         join=lambda key: join(parts, key),
         download=lambda server: server if config.server_adjustment else server._replace(u=(), step=()),
         receive=lambda agent, download: receive(parts, agent, download),
-        actor=lambda side: Actor(side.theta, side.obs),
+        actor=lambda side: Actor(policy.unravel(side.theta), side.obs),
         act=act,
-        greedy=greedy,
+        greedy=lambda actor, obs: policy.action(policy.mode(distribution(actor, obs))),
         learn=lambda agent, batch, key: learn(parts, batches, agent, batch, key),
         upload=lambda agent: upload(parts, agent),
         merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask),
     )
-
-
-def make_rule(config: Config) -> steps.StepRule:
-    """The configured step rule."""
-    rules: dict[str, Callable[[], steps.StepRule]] = {
-        "plain": steps.plain,
-        "normalised": steps.normalised,
-        "adam": lambda: steps.adam(config.adam_beta1, config.adam_beta2),
-        "natural": lambda: steps.natural(config.cg_iterations, config.cg_damping),
-    }
-    return rules[config.step]()
-
-
-def make_schedules(config: Config, agents: int) -> tuple[schedules.Schedule, schedules.Schedule]:
-    """alpha_t and nu_t."""
-    if config.stepsize_rule == "theorem":
-        return schedules.theorem(
-            agents, config.local_steps, config.trajectories, config.theorem_smoothness, config.theorem_sigma
-        )
-    alpha = schedules.geometric(config.stepsize, config.stepsize_decay)
-    if config.momentum_rule == "paper":
-        return alpha, schedules.paper_momentum(alpha)
-    return alpha, schedules.constant(config.momentum)
 
 
 def init(parts: Parts, key: Key) -> Server:
@@ -271,7 +254,7 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     """One local step: a direction from fresh trajectories and, unless the server takes it, the move along it."""
     c = parts.config
     key_fisher, key_critic = jax.random.split(key)
-    obs = normalised(agent.obs, batch.obs)
+    obs = normalise(agent.obs, batch.obs)
     agent, advantage, critic_metrics = advantages(parts, agent, obs, batch, key_critic)
     g, g_tm1, weight_metrics = gradients(parts, agent, obs, batch, advantage)
 
@@ -286,14 +269,14 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     t = agent.t + complete
     where = sample_live(batch, key_fisher, c.fisher_samples)
     fisher = steps.fisher_matvec(
-        lambda theta: jax.vmap(parts.policy.distribution, (None, 0))(theta, obs[where]),
+        lambda theta: jax.vmap(parts.policy.distribution, (None, 0))(parts.policy.unravel(theta), obs[where]),
         parts.policy.fisher,
         agent.theta,
     )
     step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
     moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
     move = parts.rule.displacement(step, u, parts.alpha(t))
-    metrics = {"direction_norm": trees.norm(u), "gradient_norm": trees.norm(g), "momentum": nu * ~starting}
+    norms = {"direction_norm": trees.norm(u), "gradient_norm": trees.norm(g)}
     agent = agent._replace(
         theta=trees.where(moves, trees.add(agent.theta, move), agent.theta),
         theta_tm1=trees.where(moves, agent.theta, agent.theta_tm1),
@@ -303,7 +286,7 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
         step=step,
         obs_seen=normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else (),
     )
-    return agent, metrics | weight_metrics | critic_metrics
+    return agent, norms | weight_metrics | critic_metrics
 
 
 def gradients(
@@ -320,15 +303,7 @@ def gradients(
     ratio = log_ratio(parts.policy, agent.theta_tm1, agent.theta, obs, batch)
     w = estimators.importance_weights(ratio, c.weights, c.weight_cap)
     g_tm1 = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, w * advantage)
-    return g, g_tm1, weight_spread(w, batch.live)
-
-
-def weight_spread(w: Array, live: Array) -> Metrics:
-    """Mean, standard deviation and largest of the importance weights over live steps."""
-    n = jnp.maximum(jnp.sum(live), 1)
-    mean = jnp.sum(w * live) / n
-    std = jnp.sqrt(jnp.sum(live * (w - mean) ** 2) / n)
-    return {"weight_mean": mean, "weight_std": std, "weight_max": jnp.max(w * live)}
+    return g, g_tm1, estimators.weight_spread(w, batch.live)
 
 
 def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key) -> tuple[Agent, Array, Metrics]:
@@ -336,7 +311,7 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
     c = parts.config
     metrics: Metrics = {}
     if agent.critic:
-        last_obs = normalised(agent.obs, batch.last_obs)
+        last_obs = normalise(agent.obs, batch.last_obs)
         options = value_function.Options(
             c.activation, c.gamma, c.gae_lambda, c.value_updates, c.value_samples, c.value_stepsize
         )
@@ -380,8 +355,3 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[S
     )
     drift = trees.masked_mean(jax.vmap(lambda theta: trees.norm(trees.sub(theta, mean)))(uploads.theta), mask)
     return trees.where(jnp.any(mask), heard, server), {"drift": drift, "stepsize": alpha}
-
-
-def normalised(statistics: PyTree, obs: Array) -> Array:
-    """Observations in standard units, if the options say so."""
-    return normalisation.normalise(statistics, obs) if statistics else obs

@@ -1,4 +1,4 @@
-"""CartPole-v1: keep a pole upright on a cart. The equations are those of Gymnasium's CartPole-v1 (Barto et al. 1983)."""
+"""CartPole-v1: keep a pole upright on a cart. The equations are Gymnasium's (Barto et al. 1983)."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Pendulum-v1: swing a pendulum up and hold it. The equations are those of Gymnasium's Pendulum-v1 (g = 10)."""
+"""Pendulum-v1: swing a pendulum up and hold it. The equations are Gymnasium's (g = 10)."""
 
 import jax
 import jax.numpy as jnp

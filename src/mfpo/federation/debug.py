@@ -1,4 +1,4 @@
-"""The engine for finding faults: plain loops over agents and steps, and an error that names the round, agent and step."""
+"""The engine for finding faults: plain loops, and an error that names the round, the agent and the step."""
 
 import functools
 from typing import Any

@@ -1,13 +1,13 @@
-"""The default engine: a whole round of all agents is one compiled program, the agent axis spread over the JAX devices."""
+"""The default engine: a round of all agents is one compiled program, spread over the JAX devices there are."""
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as Spec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfpo.federation import round as federation_round
 from mfpo.federation.round import Engine, RoundLog, State, StepLog
@@ -16,12 +16,15 @@ from mfpo.types import Algorithm, Array, Key, Metrics, PureEnv
 
 NAMES = ("inprocess",)
 
+Spec: Any = PartitionSpec
+EVERYWHERE, BY_AGENT, BY_STEP_AND_AGENT = Spec(), Spec("agents"), Spec(None, "agents")
+
 
 def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: int) -> Engine:
     """The engine for `agents` agents on up to `devices` devices (0: all that divide the agents evenly)."""
     used = usable_devices(agents, devices)
     mesh = Mesh(np.array(jax.devices()[:used]), ("agents",))
-    placement = State(NamedSharding(mesh, Spec()), NamedSharding(mesh, Spec("agents")))
+    placement = State(NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_AGENT))
     program = compiled_round(algorithm, env, agents, mesh)
     key = jax.random.key(seed)
 
@@ -39,13 +42,12 @@ def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: in
 def compiled_round(
     algorithm: Algorithm, env: PureEnv, agents: int, mesh: Mesh
 ) -> Callable[[State, Key, Array, Array], tuple[State, StepLog, Metrics]]:
-    """(state, seed, round, number of local steps) -> what the round gives. Runs that differ in the seed only share it."""
-    by_agent, everywhere = Spec("agents"), Spec()
+    """(state, seed, round, number of local steps) -> what the round gives; shared by all seeds of a setting."""
     local = jax.shard_map(
         functools.partial(federation_round.local, algorithm, make_sampler(env, algorithm)),
         mesh=mesh,
-        in_specs=(by_agent, by_agent, everywhere, everywhere, everywhere, everywhere),
-        out_specs=(by_agent, by_agent, Spec(None, "agents")),
+        in_specs=(BY_AGENT, BY_AGENT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE),
+        out_specs=(BY_AGENT, BY_AGENT, BY_STEP_AND_AGENT),
         check_vma=False,
     )
 

@@ -1,8 +1,8 @@
 """The only agent loop, `local`, and the only server loop, `serve`.
 
-Both are written for a block of agents with a leading axis; an engine chooses the block (all agents of a device, or one) and
-where it runs. Randomness is addressed, never consumed: every draw belongs to (seed, purpose, round, agent, step), so the
-engine, the block and who answers first cannot change it.
+Both are written for a block of agents with a leading axis; an engine chooses the block (all agents of a device, or
+one) and where it runs. Randomness is addressed, never consumed: every draw belongs to (seed, purpose, round, agent,
+step), so the engine, the block and who answers first cannot change it.
 """
 
 from collections.abc import Callable
@@ -94,8 +94,8 @@ def local_step(
 ) -> tuple[PyTree, StepLog]:
     """Every agent of the block samples with its policy and learns from what it saw.
 
-    All sample together, then learn one after the other: on a CPU that is faster than a batch of small matrix products, and
-    an agent's arithmetic does not depend on who else is in the block.
+    All sample together, then learn one after the other: on a CPU that is faster than a batch of small matrix products,
+    and an agent's arithmetic does not depend on who else is in the block.
     """
 
     def key(purpose: Purpose) -> Key:
@@ -153,8 +153,8 @@ def message_bytes(algorithm: Algorithm) -> tuple[int, int]:
 
 def host_log(log: StepLog, merge: Metrics, steps: int) -> RoundLog:
     """The log as NumPy arrays, without the rows of steps that did not take place."""
-    rows = jax.tree.map(lambda x: np.asarray(x)[:steps], log)
-    return RoundLog(*rows, {k: float(v) for k, v in merge.items()})
+    rows: Any = jax.tree.map(lambda x: np.asarray(x)[:steps], log)
+    return RoundLog(rows.returns, rows.lengths, rows.metrics, {k: float(v) for k, v in merge.items()})
 
 
 def check_finite(tree: PyTree, where: str) -> None:

@@ -11,7 +11,7 @@ which is REINFORCE when A_h is the return of the whole trajectory and GPOMDP whe
 import jax
 import jax.numpy as jnp
 
-from mfpo.types import Array, Trajectories
+from mfpo.types import Array, Metrics, Trajectories
 
 WEIGHTS = ("trajectory", "decision", "action", "none")
 
@@ -29,9 +29,9 @@ def reward_to_go(reward: Array, gamma: float) -> Array:
 def leave_one_out_mean(x: Array) -> Array:
     """For every trajectory (last axis) the mean of x over the others; 0 where there is none.
 
-    A baseline built from other trajectories is independent of this one's actions, so it leaves the estimate unbiased. An
-    episode that is over counts with its reward to go, zero: on CartPole with D = 5 that reached 498 where the mean over
-    those still running reached 457.
+    A baseline built from other trajectories is independent of this one's actions, so it leaves the estimate unbiased.
+    An episode that is over counts with its reward to go, zero: on CartPole with D = 5 that reached 498 where the mean
+    over those still running reached 457.
     """
     return (jnp.sum(x, axis=-1, keepdims=True) - x) / max(x.shape[-1] - 1, 1)
 
@@ -89,3 +89,11 @@ def importance_weights(log_ratio: Array, kind: str, cap: float) -> Array:
     else:
         log_w = jnp.zeros_like(log_ratio)
     return jnp.minimum(jnp.exp(log_w), cap)
+
+
+def weight_spread(w: Array, live: Array) -> Metrics:
+    """Mean, standard deviation and largest of the importance weights over live steps."""
+    n = jnp.maximum(jnp.sum(live), 1)
+    mean = jnp.sum(w * live) / n
+    std = jnp.sqrt(jnp.sum(live * (w - mean) ** 2) / n)
+    return {"weight_mean": mean, "weight_std": std, "weight_max": jnp.max(w * live)}

@@ -10,9 +10,10 @@ from mfpo.types import Array, PyTree, Trajectories
 
 def log_probs(policy: Policy, theta: PyTree, obs: Array, action: Array) -> Array:
     """log pi_theta(a|s) for a block of steps [H, D]."""
+    network = policy.unravel(theta)
 
     def one(o: Array, a: Array) -> Array:
-        return policy.log_prob(policy.distribution(theta, o), a)
+        return policy.log_prob(policy.distribution(network, o), a)
 
     return jax.vmap(jax.vmap(one))(obs, action)
 
@@ -20,8 +21,8 @@ def log_probs(policy: Policy, theta: PyTree, obs: Array, action: Array) -> Array
 def policy_gradient(policy: Policy, theta: PyTree, obs: Array, batch: Trajectories, coefficient: Array) -> PyTree:
     """-(1/D) sum over trajectories and steps of coefficient * grad log pi_theta(a|s).
 
-    With an advantage as coefficient this is the mean of g(theta; tau). With importance weights times advantage it is the
-    weighted mean: the weights are constants of the surrogate, so per-trajectory gradients are not needed.
+    With an advantage as coefficient this is the mean of g(theta; tau). With importance weights times advantage it is
+    the weighted mean: the weights are constants of the surrogate, so per-trajectory gradients are not needed.
     """
     trajectories = batch.reward.shape[1]
 

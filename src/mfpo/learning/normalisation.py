@@ -54,6 +54,8 @@ def deviation(s: Statistics) -> Array:
     return jnp.where(variance > 1e-8, jnp.sqrt(variance), 1.0)
 
 
-def normalise(s: Statistics, x: Array) -> Array:
-    """x in standard units, cut off at ±CLIP."""
+def normalise(s: Statistics | tuple[()], x: Array) -> Array:
+    """x in standard units, cut off at ±CLIP; x itself where no statistics are kept."""
+    if not s:
+        return x
     return jnp.clip((x - s.mean) / deviation(s), -CLIP, CLIP)

@@ -1,8 +1,8 @@
 """Stochastic policies: a network that maps an observation to a distribution over actions.
 
 A policy remembers its *raw* action: the index of a discrete action, or the Gaussian sample before squashing. The
-squashing has no parameters, so its Jacobian cancels in every log-probability ratio and vanishes in every gradient; working
-with raw actions avoids its numerical trouble near the bounds.
+squashing has no parameters, so its Jacobian cancels in every log-probability ratio and vanishes in every gradient;
+working with raw actions avoids its numerical trouble near the bounds.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from mfpo.learning.nets import Layers, apply_mlp, init_mlp
 from mfpo.types import Array, Box, Discrete, EnvSpec, Key, PyTree
@@ -19,10 +21,11 @@ FIRST_OUTPUT_SCALE = 0.01  # near-uniform or near-zero first actions
 
 
 class Policy(NamedTuple):
-    """Functions of one observation."""
+    """Functions of one observation. theta is a vector, as in the paper; `unravel` gives it the shape of a network."""
 
-    init: Callable[[Key], PyTree]  # key -> theta
-    distribution: Callable[[PyTree, Array], PyTree]  # theta, obs -> dist
+    init: Callable[[Key], Array]  # key -> theta
+    unravel: Callable[[Array], PyTree]  # theta -> network
+    distribution: Callable[[PyTree, Array], PyTree]  # network, obs -> dist
     sample: Callable[[PyTree, Key], Array]  # dist, key -> raw action
     mode: Callable[[PyTree], Array]  # dist -> raw action
     log_prob: Callable[[PyTree, Array], Array]  # dist, raw action -> log density, up to a constant free of theta
@@ -30,7 +33,7 @@ class Policy(NamedTuple):
     action: Callable[[Array], Array]  # raw action -> what the environment takes
 
 
-class GaussianTheta(NamedTuple):
+class GaussianNetwork(NamedTuple):
     """Mean network and a log standard deviation per action dimension, independent of the observation."""
 
     mean: Layers
@@ -52,6 +55,13 @@ def make_policy(spec: EnvSpec, hidden: tuple[int, ...], activation: str, initial
     return _gaussian(n_obs, spec.action, hidden, activation, initial_std, squash)
 
 
+def flat(init: Callable[[Key], PyTree]) -> tuple[Callable[[Key], Array], Callable[[Array], PyTree]]:
+    """The same initialisation as a vector, and the way back; one vector compiles faster than many arrays."""
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    _, unravel = ravel_pytree(jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes))
+    return lambda key: ravel_pytree(init(key))[0], unravel
+
+
 def _categorical(n_obs: int, n_actions: int, hidden: tuple[int, ...], activation: str) -> Policy:
     def sample(logits: Array, key: Key) -> Array:
         """Inverse transform: one uniform number per action is all the randomness it needs."""
@@ -62,9 +72,11 @@ def _categorical(n_obs: int, n_actions: int, hidden: tuple[int, ...], activation
         p = jax.nn.softmax(logits)
         return p * (tangent - jnp.dot(p, tangent))
 
+    init, unravel = flat(lambda key: init_mlp(key, (n_obs, *hidden, n_actions), FIRST_OUTPUT_SCALE))
     return Policy(
-        init=lambda key: init_mlp(key, (n_obs, *hidden, n_actions), FIRST_OUTPUT_SCALE),
-        distribution=lambda theta, obs: apply_mlp(theta, obs, activation),
+        init=init,
+        unravel=unravel,
+        distribution=lambda network, obs: apply_mlp(network, obs, activation),
         sample=sample,
         mode=lambda logits: jnp.argmax(logits).astype(jnp.int32),
         log_prob=lambda logits, raw: jnp.sum(jax.nn.log_softmax(logits) * jax.nn.one_hot(raw, n_actions)),
@@ -79,17 +91,19 @@ def _gaussian(
     low, high = jnp.array(box.low), jnp.array(box.high)
     bound = jnp.tanh if squash == "tanh" else lambda raw: jnp.clip(raw, -1.0, 1.0)
 
-    def init(key: Key) -> GaussianTheta:
+    def network(key: Key) -> GaussianNetwork:
         mean = init_mlp(key, (n_obs, *hidden, len(box.low)), FIRST_OUTPUT_SCALE)
-        return GaussianTheta(mean, jnp.full(len(box.low), jnp.log(initial_std)))
+        return GaussianNetwork(mean, jnp.full(len(box.low), jnp.log(initial_std)))
 
     def log_prob(dist: Gaussian, raw: Array) -> Array:
         z = (raw - dist.mean) * jnp.exp(-dist.log_std)
         return -jnp.sum(0.5 * z**2 + dist.log_std)
 
+    init, unravel = flat(network)
     return Policy(
         init=init,
-        distribution=lambda theta, obs: Gaussian(apply_mlp(theta.mean, obs, activation), theta.log_std),
+        unravel=unravel,
+        distribution=lambda net, obs: Gaussian(apply_mlp(net.mean, obs, activation), net.log_std),
         sample=lambda dist, key: dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape),
         mode=lambda dist: dist.mean,
         log_prob=log_prob,

@@ -1,12 +1,23 @@
 """Stepsize alpha_t and momentum nu_t as functions of the learning step t = 1, 2, ..."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 
 from mfpo.types import Array
 
 Schedule = Callable[[Array], Array]
+
+
+def make(config: Any, agents: int) -> tuple[Schedule, Schedule]:
+    """alpha_t and nu_t, as `stepsize_rule` and `momentum_rule` of an algorithm's config say."""
+    if config.stepsize_rule == "theorem":
+        return theorem(agents, config.local_steps, config.trajectories, config.theorem_smoothness, config.theorem_sigma)
+    alpha = geometric(config.stepsize, config.stepsize_decay)
+    if config.momentum_rule == "paper":
+        return alpha, paper_momentum(alpha)
+    return alpha, constant(config.momentum)
 
 
 def geometric(alpha: float, decay: float) -> Schedule:

@@ -1,8 +1,8 @@
 """How far and which way to move for a given direction u: the step rules.
 
-A rule first *absorbs* the direction into its state, then says the *displacement*. The displacement is a function of state,
-u and alpha alone, so whoever knows these (every agent after a download) can recompute the last move, and averaging the
-states of all agents gives the state of the server-side step.
+A rule first *absorbs* the direction into its state, then says the *displacement*. The displacement is a function of
+state, u and alpha alone, so whoever knows these (every agent after a download) can recompute the last move, and
+averaging the states of all agents gives the state of the server-side step.
 """
 
 from collections.abc import Callable
@@ -28,6 +28,15 @@ class StepRule(NamedTuple):
     displacement: Callable[[PyTree, PyTree, Array], PyTree]  # state, u, alpha -> theta_{t+1} - theta_t
 
 
+def make(kind: str, memory: float, beta1: float, beta2: float, cg_iterations: int, cg_damping: float) -> StepRule:
+    """The rule called `kind`, one of STEPS; the numbers are for the rules that need them."""
+    if kind == "plain":
+        return plain()
+    if kind == "normalised":
+        return normalised(memory)
+    return adam(beta1, beta2) if kind == "adam" else natural(memory, cg_iterations, cg_damping)
+
+
 def plain() -> StepRule:
     """-alpha u: the paper's."""
     return StepRule(
@@ -37,12 +46,16 @@ def plain() -> StepRule:
     )
 
 
-def normalised() -> StepRule:
-    """-alpha u / |u|: every step has the length alpha in parameter space."""
+def normalised(memory: float) -> StepRule:
+    """-alpha u / peak, with peak the largest recent |u|: a step is at most alpha long in parameter space.
+
+    peak_t = max(|u_t|, memory peak_{t-1}). Without memory every step has the length alpha, even where the gradient has
+    died away and u is only what momentum remembers of it; such steps drive a policy into saturation, for good.
+    """
     return StepRule(
-        init=lambda theta: (),
-        absorb=lambda state, u, fisher: (),
-        displacement=lambda state, u, alpha: trees.scale(-alpha / (trees.norm(u) + TINY), u),
+        init=lambda theta: jnp.float32(0.0),
+        absorb=lambda peak, u, fisher: jnp.maximum(trees.norm(u), memory * peak),
+        displacement=lambda peak, u, alpha: trees.scale(-alpha / (peak + TINY), u),
     )
 
 
@@ -72,20 +85,29 @@ def adam(beta1: float, beta2: float, eps: float = 1e-8) -> StepRule:
     )
 
 
-def natural(iterations: int, damping: float) -> StepRule:
-    """-alpha d / sqrt(d·u) with F d = u: the length alpha in the Fisher metric, a KL divergence of about alpha²/2.
+class Natural(NamedTuple):
+    """The natural direction and the largest recent length of one."""
 
-    The state is d, found by conjugate gradients from the agent's own samples. Averaged over agents it is the natural
-    direction of the server-side step, which has no samples.
+    direction: PyTree
+    peak: Array
+
+
+def natural(memory: float, iterations: int, damping: float) -> StepRule:
+    """-alpha d / peak with F d = u and peak as in `normalised`, but of the length sqrt(d·u) in the Fisher metric.
+
+    A step of length alpha is a KL divergence of about alpha²/2. d is found by conjugate gradients from the agent's own
+    samples; averaged over agents it is the natural direction of the server-side step, which has no samples.
     """
 
-    def absorb(state: PyTree, u: PyTree, fisher: Matvec) -> PyTree:
-        return conjugate_gradients(lambda v: trees.axpy(damping, v, fisher(v)), u, iterations)
+    def absorb(state: Natural, u: PyTree, fisher: Matvec) -> Natural:
+        d = conjugate_gradients(lambda v: trees.axpy(damping, v, fisher(v)), u, iterations)
+        length = jnp.sqrt(jnp.maximum(trees.dot(d, u), 0.0))
+        return Natural(d, jnp.maximum(length, memory * state.peak))
 
-    def displacement(state: PyTree, u: PyTree, alpha: Array) -> PyTree:
-        return trees.scale(-alpha / jnp.sqrt(jnp.maximum(trees.dot(state, u), TINY)), state)
+    def displacement(state: Natural, u: PyTree, alpha: Array) -> PyTree:
+        return trees.scale(-alpha / (state.peak + TINY), state.direction)
 
-    return StepRule(trees.zeros_like, absorb, displacement)
+    return StepRule(lambda theta: Natural(trees.zeros_like(theta), jnp.float32(0.0)), absorb, displacement)
 
 
 def conjugate_gradients(matvec: Matvec, b: PyTree, iterations: int) -> PyTree:
@@ -104,7 +126,7 @@ def conjugate_gradients(matvec: Matvec, b: PyTree, iterations: int) -> PyTree:
 
 
 def fisher_matvec(distribution: Callable[[PyTree], PyTree], fisher: Callable[..., PyTree], theta: PyTree) -> Matvec:
-    """v -> F v, with F the mean over a batch of the Fisher information of `distribution(theta)` (leading batch axis)."""
+    """v -> F v, with F the Fisher information of `distribution(theta)`, averaged over its leading axis."""
     dist, jvp = jax.linearize(distribution, theta)
     vjp = jax.linear_transpose(jvp, theta)
     n = jax.tree.leaves(dist)[0].shape[0]

@@ -36,15 +36,18 @@ def map_over_time(fn: Callable[..., Array], arrays: tuple[Array, ...], length: A
     def body(i: Array, out: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(out, fn(*_block(arrays, i)), i * TIME_BLOCK, axis=0)
 
-    out = jax.lax.fori_loop(0, _blocks(length), body, out)
-    return out
+    result: Array = jax.lax.fori_loop(0, _blocks(length), body, out)
+    return result
 
 
 def sample_live(batch: Trajectories, key: Key, n: int) -> tuple[Array, Array]:
-    """Time and trajectory indices of n live slots, spread evenly over all of them with a random offset each."""
-    live = batch.live.reshape(-1)
-    rank = jnp.cumsum(live)
-    target = (jnp.arange(n) + jax.random.uniform(key, (n,))) / n * rank[-1]
-    flat = jnp.searchsorted(rank, jnp.floor(target).astype(rank.dtype), side="right")
-    flat = jnp.minimum(flat, live.shape[0] - 1)
-    return jnp.divmod(flat, batch.live.shape[1])
+    """Time and trajectory indices of n live slots, spread evenly over all of them with a random offset each.
+
+    The live slots of a trajectory are its first ones, so they can be counted off without a search.
+    """
+    lengths = jnp.sum(batch.live, axis=0)
+    ends = jnp.tri(lengths.shape[0], dtype=jnp.int32) @ lengths
+    number = jnp.floor((jnp.arange(n) + jax.random.uniform(key, (n,))) / n * ends[-1]).astype(jnp.int32)
+    number = jnp.minimum(number, ends[-1] - 1)  # rounding must not lead past the last one
+    trajectory = jnp.sum(number[:, None] >= ends, axis=1)
+    return number - (ends - lengths)[trajectory], trajectory

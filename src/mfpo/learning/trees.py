@@ -33,7 +33,7 @@ def zeros_like(a: PyTree) -> PyTree:
 
 def dot(a: PyTree, b: PyTree) -> Array:
     """The inner product."""
-    total = jnp.float32(0.0)
+    total: Array = jnp.float32(0.0)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         total = total + jnp.sum(x * y)
     return total

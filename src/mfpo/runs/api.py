@@ -14,10 +14,10 @@ __all__ = ["evaluate", "load_policy", "resume", "train"]
 def train(
     env: str, *, out: str | os.PathLike[str] | None = None, callback: Callback | None = None, **options: Any
 ) -> Run:
-    """Train on `env`. `options` are the flags of `mfpo train` with underscores: agents=10, local_steps=5, preset="paper".
+    """Train on `env`, with `options` as `mfpo train` has flags: agents=10, local_steps=5, preset="paper".
 
-    `callback(row)` is called after every round with its line of metrics.jsonl. The run directory is `out`, or a free name
-    below runs/.
+    `callback(row)` is called after every round with its line of metrics.jsonl. The run directory is `out`, or a free
+    name below runs/.
     """
     settings, config = resolve_options({"env": env, **options})
     return training.train(settings, config, out=out, callback=callback)

@@ -164,13 +164,13 @@ def _go_on(path: Path, job: _Job, callback: Callback | None, notice: Notice, sta
         folder.mkdir(exist_ok=True)
         files.remove_temporary(path)
         files.remove_temporary(folder)
+    if started is not None:
+        started(path)
     state, progress = checkpoint.load(folder, job.engine.start(), notice)
     with files.writing(directory.METRICS, path):
         rows = metrics.cut(log_file, progress.round)
     if len(rows) < progress.round:
         notice(f"{log_file} lacks {progress.round - len(rows)} of {progress.round} rounds; training is not affected.")
-    if started is not None:
-        started(path)
     while progress.round < job.settings.rounds:
         state, progress, row = _one_round(path, job, state, progress)
         with files.uninterrupted():  # Ctrl-C now would only throw away a round that is done

@@ -1,0 +1,1 @@
+"""Settings that were found to work, one TOML file per environment: [algorithm.preset] and [algorithm.preset.run]."""

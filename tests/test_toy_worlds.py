@@ -1,0 +1,73 @@
+"""Worlds whose best policy is known: every registered algorithm must find it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from mfpo import algorithms
+from mfpo.config import build
+from mfpo.federation import evaluate, make_engine
+from mfpo.types import Box, Discrete, EnvSpec, PureEnv
+
+AGENTS = 4
+SMALL = {"mfpo": {"local_steps": 5, "trajectories": 8, "hidden": [16], "value_hidden": [16], "fisher_samples": 64}}
+STEPS = {"natural": 0.2, "adam": 0.05, "normalised": 0.3, "plain": 0.3}
+
+
+def signs() -> PureEnv:
+    """Five steps; the action that matches the sign of the observation is worth 1. Best return: 5."""
+
+    def step(state, action, key):
+        return jax.random.normal(key), jnp.where(action == (state > 0), 1.0, 0.0), jnp.bool_(False)
+
+    return PureEnv(EnvSpec("signs", (1,), Discrete(2), 5), jax.random.normal, lambda s: s[None], step)
+
+
+def patience() -> PureEnv:
+    """Taking (action 1) pays 1 and ends; waiting (action 0) pays nothing, but 5 at the third time. Best return: 5."""
+
+    def step(state, action, key):
+        state = state + 1
+        return state, jnp.where(action == 1, 1.0, jnp.where(state == 3, 5.0, 0.0)), (action == 1) | (state == 3)
+
+    return PureEnv(
+        EnvSpec("patience", (4,), Discrete(2), 10), lambda k: jnp.int32(0), lambda s: jax.nn.one_hot(s, 4), step
+    )
+
+
+def follow() -> PureEnv:
+    """Five steps; the cost is the squared distance of the action to the observation. Best return: 0."""
+
+    def step(state, action, key):
+        return jax.random.uniform(key, minval=-1.0), -((action[0] - state) ** 2), jnp.bool_(False)
+
+    def reset(key):
+        return jax.random.uniform(key, minval=-1.0)
+
+    return PureEnv(EnvSpec("follow", (1,), Box((-2.0,), (2.0,)), 5), reset, lambda s: s[None], step)
+
+
+def score(world: PureEnv, name: str, settings: dict, rounds: int) -> float:
+    config = build(algorithms.config_class(name), SMALL[name] | settings, "the test")
+    algorithm = algorithms.make(name, config, world.spec, AGENTS)
+    engine = make_engine("inprocess", algorithm, world, AGENTS, seed=1)
+    state = engine.start()
+    for number in range(1, rounds + 1):
+        state, _ = engine.round(state, number)
+    return float(evaluate(algorithm, world, algorithm.actor(state.server), 1, 500, greedy=True).mean())
+
+
+@pytest.mark.parametrize("name", algorithms.list_algorithms())
+@pytest.mark.parametrize(
+    ("world", "best", "slack"),
+    [(signs, 5.0, 0.15), (patience, 5.0, 0.01), (follow, 0.0, 0.06)],
+    ids=["signs", "patience", "follow"],
+)
+def test_the_best_policy_is_found(name, world, best, slack):
+    assert score(world(), name, {}, rounds=15) == pytest.approx(best, abs=slack)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_rule_finds_it(step):
+    settings = {"step": step, "stepsize": STEPS[step], "baseline": "time", "normalise_observations": False}
+    assert score(signs(), "mfpo", settings, rounds=15) == pytest.approx(5.0, abs=0.15)
