@@ -35,7 +35,7 @@ def countdown(horizon: int, most_extra: int = 0, steps: Counter[str] | None = No
         if steps is not None:
             jax.debug.callback(lambda _: steps.update(["step"]), state.elapsed)
         elapsed = state.elapsed + 1
-        return Clock(state.extra, elapsed), elapsed.astype(jnp.float32), elapsed == action[0] + state.extra
+        return Clock(state.extra, elapsed), elapsed.astype(jnp.float32), elapsed >= action[0] + state.extra
 
     spec = EnvSpec("Countdown", observation_shape=(2,), action=Box((0.0,), (1000.0,)), horizon=horizon)
     return PureEnv(spec, reset, lambda s: jnp.stack([s.extra, s.elapsed + 1]).astype(jnp.float32), step)

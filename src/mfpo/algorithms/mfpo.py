@@ -210,14 +210,9 @@ def init(parts: Parts, key: Key) -> Server:
     c, (n_obs,) = parts.config, parts.spec.observation_shape
     key_theta, key_phi = jax.random.split(key)
     theta = parts.policy.init(key_theta)
-    return Server(
-        theta=theta,
-        u=trees.zeros_like(theta),
-        t=jnp.int32(0),
-        step=parts.rule.init(theta),
-        obs=normalisation.empty((n_obs,)) if c.normalise_observations else (),
-        critic=value_function.init(key_phi, n_obs, c.value_hidden) if c.baseline == "value" else (),
-    )
+    obs = normalisation.empty((n_obs,)) if c.normalise_observations else ()
+    critic = value_function.init(key_phi, n_obs, c.value_hidden) if c.baseline == "value" else ()
+    return Server(theta, trees.zeros_like(theta), jnp.int32(0), parts.rule.init(theta), obs, critic)
 
 
 def join(parts: Parts, key: Key) -> Agent:
@@ -242,7 +237,7 @@ def receive(parts: Parts, agent: Agent, download: Download) -> Agent:
         theta_tm1=theta_tm1,
         u=u,
         t=download.t,
-        gathered=agent.gathered,
+        gathered=jnp.where(download.t == 0, 0, agent.gathered),
         step=step,
         obs=download.obs,
         obs_seen=trees.zeros_like(download.obs),
@@ -326,14 +321,9 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
 
 def upload(parts: Parts, agent: Agent) -> Upload:
     """theta and u, and what the chosen options have the server average besides."""
-    shared = parts.config.server_adjustment
-    return Upload(
-        theta=agent.theta,
-        u=agent.u if shared else (),
-        step=agent.step if shared else (),
-        obs=agent.obs_seen,
-        critic=value_function.share(agent.critic) if agent.critic else (),
-    )
+    u, step = (agent.u, agent.step) if parts.config.server_adjustment else ((), ())
+    critic = value_function.share(agent.critic) if agent.critic else ()
+    return Upload(agent.theta, u, step, agent.obs_seen, critic)
 
 
 def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[Server, Metrics]:

@@ -1,0 +1,205 @@
+"""The tables and figures of the README and docs, made from what is committed under results/.
+
+    python studies/report.py            # rewrites the marked blocks and the figures
+    python studies/report.py --check    # fails if a block is not what the results say
+
+A block is what stands between `<!-- results: NAME -->` and `<!-- end -->`.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfpo.reporting.curves import figure
+from mfpo.reporting.records import Record, load_record
+from mfpo.reporting.statistics import bootstrap_interval, iqm
+
+ROOT = Path(__file__).parent.parent
+RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "ablation.md")
+SOLVED = 475.0
+METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
+
+
+def records(pattern: str) -> list[Record]:
+    """The committed runs whose folder matches."""
+    return [load_record(path) for path in sorted((RESULTS / "runs").glob(pattern))]
+
+
+def rounds_to(rows: list[dict[str, Any]], score: float) -> float:
+    """The first round whose mean return reaches the score; nan if none does."""
+    return next((float(row["round"]) for row in rows if row["return_mean"] >= score), float("nan"))
+
+
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def scores() -> str:
+    """The two environments at default settings, next to the paper."""
+    rows = []
+    for env, folder, solved_at, printed in (
+        ("CartPole-v1", "cartpole-seed*", SOLVED, "500.0 ± 0.0"),
+        ("Pendulum-v1", "pendulum-seed*", -200.0, "−115.5 ± 51.4"),
+    ):
+        runs = records(folder)
+        means = [run.summary["evaluation"]["mean"] for run in runs]
+        episodes = runs[0].summary["evaluation"]["episodes"]
+        solved = [rounds_to(run.rows, solved_at) for run in runs]
+        rows.append(
+            (
+                env,
+                f"{np.mean(means):.1f}".replace("-", "−"),
+                f"{min(means):.1f} … {max(means):.1f}".replace("-", "−"),
+                f"{len(runs)} seeds × {episodes:,} episodes",
+                f"{np.mean(solved):.1f} (worst {max(solved):.0f}) to {solved_at:.0f}".replace("-", "−"),
+                printed,
+            )
+        )
+    return table(("environment", "score", "worst … best seed", "measured on", "rounds", "the paper"), rows)
+
+
+def agents() -> str:
+    """How many rounds and trajectories it takes with N agents."""
+    groups: dict[int, list[Record]] = {}
+    for run in [*records("agents*"), *records("cartpole-seed[012]")]:
+        groups.setdefault(run.settings["agents"], []).append(run)
+    rows = []
+    for n, runs in sorted(groups.items()):
+        rounds = np.array([rounds_to(run.rows, SOLVED) for run in runs])
+        per_round = runs[0].rows[0]["trajectories_per_agent"]
+        mean = float(np.mean(rounds))
+        rows.append((str(n), f"{mean:.1f}", f"{mean * per_round:,.0f}", f"{mean * per_round * n:,.0f}", str(len(runs))))
+    return table(("agents", "rounds to 475", "trajectories per agent", "trajectories in all", "seeds"), rows)
+
+
+def paper() -> str:
+    """The printed settings, run literally."""
+    names = {"paper": "1e-4 × 0.99^t (decreasing, as the text says)", "paper-growing": "1e-4 × 0.99^−t (as printed)"}
+    rows = []
+    for run in records("paper*"):
+        last = run.summary.get("evaluation", {}).get("mean")
+        best = max(row["return_mean"] for row in run.rows) if run.rows else float("nan")
+        outcome = f"{last:.1f}" if last is not None else f"not finite in round {len(run.rows) + 1}"
+        first = f"{run.rows[0]['return_mean']:.1f}" if run.rows else "–"
+        cells = (run.settings["env"], names[run.settings["preset"]], first, f"{best:.1f}" if run.rows else "–", outcome)
+        rows.append(tuple(cell.replace("-1", "−1") if i > 1 else cell for i, cell in enumerate(cells)))
+    return table(("environment", "stepsize", "round 1", "best round", "final score"), rows)
+
+
+def speed() -> str:
+    """The figures of benchmarks/speed.py."""
+    values = json.loads((RESULTS / "speed.json").read_text())
+    return table(("what", "measured"), [(name, f"{value:,}") for name, value in values.items()])
+
+
+def final_rows(env: str) -> list[dict[str, Any]]:
+    """The final runs of the ablation study."""
+    path = RESULTS / "ablation" / f"final-{env}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def spread(values: list[float]) -> str:
+    """Mean and 95% bootstrap interval."""
+    low, high = bootstrap_interval(values)
+    return f"{np.mean(values):.1f} [{float(low):.1f}, {float(high):.1f}]".replace("-", "−")
+
+
+def ablation(env: str) -> str:
+    """MFPO against its ablations, each with the best setting of the same search."""
+    rows = final_rows(env)
+    lines = []
+    for d in (2, 5, 20):
+        for method in METHODS:
+            mine = [row for row in rows if row["job"]["method"] == method and row["job"]["D"] == d]
+            if not mine:
+                continue
+            settings = mine[0]["settings"]
+            chosen = f"{settings['step']} {settings['stepsize']:g}"
+            if settings.get("momentum"):
+                chosen += f", ν {settings['momentum']:g}"
+            if "weight_cap" in settings:
+                chosen += f", w per {settings['weights']} ≤ {settings['weight_cap']:g}"
+            scores = [row["evaluation"] for row in mine]
+            lines.append(
+                (
+                    str(d),
+                    method,
+                    chosen,
+                    spread([float(np.mean(row["curve"])) for row in mine]),
+                    spread(scores),
+                    f"{float(iqm(scores)):.1f}".replace("-", "−"),
+                    f"{min(scores):.1f}".replace("-", "−"),
+                    str(len(mine)),
+                )
+            )
+    if not lines:
+        return "Not run yet."
+    header = (
+        "D",
+        "method",
+        "chosen setting",
+        "mean return of 30 rounds",
+        "final score",
+        "its IQM",
+        "worst seed",
+        "seeds",
+    )
+    return table(header, lines)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "scores": scores,
+    "agents": agents,
+    "paper": paper,
+    "speed": speed,
+    "ablation CartPole-v1": lambda: ablation("CartPole-v1"),
+    "ablation Pendulum-v1": lambda: ablation("Pendulum-v1"),
+}
+
+
+def rewritten(text: str) -> str:
+    """The page with every block made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return f"<!-- results: {name} -->\n{BLOCKS[name]()}\n<!-- end -->"
+
+    return re.sub(r"<!-- results: (.+?) -->.*?<!-- end -->", block, text, flags=re.DOTALL)
+
+
+def figures() -> None:
+    """The pictures."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    for name, env, threshold in (("cartpole", "CartPole-v1", SOLVED), ("pendulum", "Pendulum-v1", None)):
+        paths = [run.path for run in records(f"{name}-seed*")]
+        title = f"MFPO on {env}, 10 agents, {len(paths)} seeds"
+        figure(paths, threshold=threshold, title=title).savefig(IMAGES / f"{name}.png", dpi=150)
+
+
+def main() -> int:
+    """Write or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = [page.name for page in PAGES if page.exists() and rewritten(page.read_text()) != page.read_text()]
+    if check:
+        print(f"not what the results say: {', '.join(stale)}" if stale else "the pages say what the results say")
+        return 1 if stale else 0
+    for page in PAGES:
+        if page.exists():
+            page.write_text(rewritten(page.read_text()))
+    figures()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
