@@ -11,7 +11,7 @@ thirty rounds.
 import argparse
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,9 @@ def extend(path: Path, env_id: str, jobs: Iterator[tuple[dict[str, Any], dict[st
         print(job, settings, np.mean(row["curve"]).round(1), row["evaluation"], flush=True)
 
 
-def search_jobs() -> Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]:
+def search_jobs(batches: Sequence[int]) -> Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]:
     """Six trials per method and batch size."""
-    for d in BATCHES:
+    for d in batches:
         for method in METHODS:
             for i, trial in enumerate(trials(method)):
                 for seed in SEARCH_SEEDS:
@@ -117,9 +117,11 @@ def best(rows: list[dict[str, Any]], method: str, d: int) -> dict[str, Any]:
     return {"trajectories": d} | trials(method)[winner]
 
 
-def final_jobs(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]:
+def final_jobs(
+    rows: list[dict[str, Any]], batches: Sequence[int]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]:
     """The winner of every search, on fresh seeds."""
-    for d in BATCHES:
+    for d in batches:
         for method in METHODS:
             for seed in FINAL_SEEDS:
                 yield {"method": method, "D": d}, best(rows, method, d), seed, FINAL_ROUNDS
@@ -130,13 +132,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("search", "final"))
     parser.add_argument("env", choices=tuple(COMMON))
+    parser.add_argument("--trajectories", type=int, nargs="*", default=BATCHES, choices=BATCHES, help="only these D")
     options = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", 1)  # one process per environment keeps both cores busy
     search = RESULTS / f"search-{options.env}.jsonl"
     if options.stage == "search":
-        extend(search, options.env, search_jobs())
+        extend(search, options.env, search_jobs(options.trajectories))
     else:
-        extend(RESULTS / f"final-{options.env}.jsonl", options.env, final_jobs(read(search)))
+        extend(RESULTS / f"final-{options.env}.jsonl", options.env, final_jobs(read(search), options.trajectories))
 
 
 if __name__ == "__main__":

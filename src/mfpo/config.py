@@ -56,7 +56,7 @@ def _check(f: "dataclasses.Field[Any]", kind: Any, value: Any) -> None:
     name, rule = flag(f.name), f.metadata
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, tuple):
-            raise ConfigError(f"{name} is {value!r}, but it takes a list of values.")
+            raise ConfigError(f"{name} is {value!r}, but it takes a tuple of values, as in (64, 64).")
         for item in value:
             _check(f, typing.get_args(kind)[0], item)
         return

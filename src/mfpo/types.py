@@ -51,7 +51,7 @@ class PureEnv(NamedTuple):
 class Trajectories(NamedTuple):
     """D episodes of one agent, time first; H is the horizon rounded up to a multiple of TIME_BLOCK.
 
-    Slots with `live` false have reward zero; what they hold otherwise means nothing.
+    Slots with `live` false have reward zero; what they hold otherwise is finite and means nothing.
 
     terminated and truncated are two facts: a terminated episode is worth nothing more, a truncated one would have gone
     on from `last_obs`.

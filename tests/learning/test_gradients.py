@@ -29,8 +29,9 @@ def test_weighted_gradient_equals_brute_force_over_single_steps(spec, kind):
     theta, old = policy.init(jax.random.key(0)) * 5, policy.init(jax.random.key(1)) * 5
     batch = random_batch(policy, theta, [7, 3, 5])
     advantage = jnp.where(batch.live, jax.random.normal(jax.random.key(9), batch.live.shape), 0.0)
-    w = estimators.importance_weights(log_ratio(policy, old, theta, batch.obs, batch), kind, 1.5)
-    fast = policy_gradient(policy, old, batch.obs, batch, w * advantage)
+    _, now = policy_gradient(policy, theta, batch.obs, batch, advantage)
+    w = estimators.importance_weights(log_ratio(policy, old, now, batch.obs, batch), kind, 1.5)
+    fast, _ = policy_gradient(policy, old, batch.obs, batch, w * advantage)
 
     def log_prob(th, h, j):
         return policy.log_prob(policy.distribution(policy.unravel(th), batch.obs[h, j]), batch.action[h, j])
@@ -77,7 +78,7 @@ def test_dead_slots_do_not_matter():
     theta = policy.init(jax.random.key(0)) * 5
     batch = random_batch(policy, theta, [4, 2])
     coefficient = jnp.where(batch.live, 1.0, 0.0)
-    g = policy_gradient(policy, theta, batch.obs, batch, coefficient)
+    g, _ = policy_gradient(policy, theta, batch.obs, batch, coefficient)
     noisy = batch._replace(obs=jnp.where(batch.live[..., None], batch.obs, 1e3))
-    np.testing.assert_allclose(policy_gradient(policy, theta, noisy.obs, noisy, coefficient), g, rtol=1e-5)
+    np.testing.assert_allclose(policy_gradient(policy, theta, noisy.obs, noisy, coefficient)[0], g, rtol=1e-5)
     assert log_probs(policy, theta, batch.obs, batch.action).shape == batch.live.shape

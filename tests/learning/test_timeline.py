@@ -2,15 +2,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfpo.learning.timeline import map_over_time, sample_live, sum_over_time
+from mfpo.learning.timeline import map_over_time, over_time, sample_live
 from mfpo.types import TIME_BLOCK, Trajectories
 
 
 def test_sum_and_map_stop_at_the_block_that_holds_the_longest_episode():
     x = jnp.ones((4 * TIME_BLOCK, 2))
     for length, blocks in ((0, 0), (1, 1), (TIME_BLOCK, 1), (TIME_BLOCK + 1, 2), (4 * TIME_BLOCK, 4)):
-        assert sum_over_time(jnp.sum, (x,), jnp.int32(length)) == blocks * TIME_BLOCK * 2
-        mapped = map_over_time(lambda b: 3 * b, (x,), jnp.int32(length))
+        total, mapped = over_time(lambda b: (jnp.sum(b), 3 * b), (x,), jnp.int32(length))
+        assert total == blocks * TIME_BLOCK * 2
+        np.testing.assert_array_equal(mapped, map_over_time(lambda b: 3 * b, (x,), jnp.int32(length)))
         np.testing.assert_array_equal(mapped[:, 0], 3.0 * (np.arange(4 * TIME_BLOCK) < blocks * TIME_BLOCK))
 
 

@@ -292,12 +292,12 @@ def gradients(
     Heavy-ball replaces the second by the first, which makes u a running mean of gradients.
     """
     c = parts.config
-    g = policy_gradient(parts.policy, agent.theta, obs, batch, advantage)
+    g, log_prob = policy_gradient(parts.policy, agent.theta, obs, batch, advantage)
     if c.correction == "none" or (c.momentum_rule == "constant" and c.momentum == 0):
         return g, g, {}
-    ratio = log_ratio(parts.policy, agent.theta_tm1, agent.theta, obs, batch)
+    ratio = log_ratio(parts.policy, agent.theta_tm1, log_prob, obs, batch)
     w = estimators.importance_weights(ratio, c.weights, c.weight_cap)
-    g_tm1 = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, w * advantage)
+    g_tm1, _ = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, w * advantage)
     return g, g_tm1, estimators.weight_spread(w, batch.live)
 
 

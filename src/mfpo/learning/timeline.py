@@ -21,23 +21,31 @@ def _block(arrays: PyTree, i: Array) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * TIME_BLOCK, TIME_BLOCK), arrays)
 
 
-def sum_over_time(fn: Callable[..., PyTree], arrays: tuple[Array, ...], length: Array) -> PyTree:
-    """The sum of fn(*block) over the blocks of `arrays` that begin before `length`."""
-    shapes = jax.eval_shape(lambda: fn(*_block(arrays, jnp.int32(0))))
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.fori_loop(0, _blocks(length), lambda i, total: trees.add(total, fn(*_block(arrays, i))), zero)
+def over_time(
+    fn: Callable[..., tuple[PyTree, PyTree]], arrays: tuple[Array, ...], length: Array
+) -> tuple[PyTree, PyTree]:
+    """fn(*block) -> (to add, to join) for every block that begins before `length`: the sum, and the blocks along time.
+
+    What is joined holds zeros after the last of these blocks.
+    """
+    add, join = jax.eval_shape(lambda: fn(*_block(arrays, jnp.int32(0))))
+    slots = arrays[0].shape[0]
+    total = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), add)
+    joined = jax.tree.map(lambda s: jnp.zeros((slots, *s.shape[1:]), s.dtype), join)
+
+    def body(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        add, join = fn(*_block(arrays, i))
+        put = lambda out, x: jax.lax.dynamic_update_slice_in_dim(out, x, i * TIME_BLOCK, axis=0)  # noqa: E731
+        return trees.add(carry[0], add), jax.tree.map(put, carry[1], join)
+
+    result: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, _blocks(length), body, (total, joined))
+    return result
 
 
 def map_over_time(fn: Callable[..., Array], arrays: tuple[Array, ...], length: Array) -> Array:
-    """fn(*block) for every block that begins before `length`, joined along time; zeros after that."""
-    shape = jax.eval_shape(lambda: fn(*_block(arrays, jnp.int32(0))))
-    out = jnp.zeros((arrays[0].shape[0], *shape.shape[1:]), shape.dtype)
-
-    def body(i: Array, out: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(out, fn(*_block(arrays, i)), i * TIME_BLOCK, axis=0)
-
-    result: Array = jax.lax.fori_loop(0, _blocks(length), body, out)
-    return result
+    """`over_time` where there is nothing to add."""
+    joined: Array = over_time(lambda *block: ((), fn(*block)), arrays, length)[1]
+    return joined
 
 
 def sample_live(batch: Trajectories, key: Key, n: int) -> tuple[Array, Array]:
