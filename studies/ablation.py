@@ -89,12 +89,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def extend(path: Path, env_id: str, jobs: Iterator[tuple[dict[str, Any], dict[str, Any], int, int]]) -> None:
     """Run what is missing in the file. A job is (name of the row, settings, seed, rounds)."""
-    done = {json.dumps(row["job"], sort_keys=True) for row in read(path)}
+    done = {json.dumps([row["job"], row["settings"]], sort_keys=True) for row in read(path)}
     path.parent.mkdir(parents=True, exist_ok=True)
     made: tuple[Any, Any] = (None, None)
     for name, settings, seed, rounds in jobs:
         job = name | {"seed": seed}
-        if json.dumps(job, sort_keys=True) in done:
+        if json.dumps([job, settings], sort_keys=True) in done:
             continue
         if made[0] != settings:  # seeds of one setting share the compiled program
             config = build(Config, SHARED | COMMON[env_id] | settings, "the study")
@@ -116,12 +116,12 @@ def search_jobs(batches: Sequence[int]) -> Iterator[tuple[dict[str, Any], dict[s
 
 def best(rows: list[dict[str, Any]], method: str, d: int) -> dict[str, Any]:
     """The settings with the best mean return over search rounds and seeds."""
-    scores: dict[int, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     for row in rows:
         if row["job"]["method"] == method and row["job"]["D"] == d:
-            scores.setdefault(row["job"]["trial"], []).append(float(np.mean(row["curve"])))
-    winner = max(scores, key=lambda trial: np.mean(scores[trial]))
-    return {"trajectories": d} | trials(method)[winner]
+            scores.setdefault(json.dumps(row["settings"]), []).append(float(np.mean(row["curve"])))
+    winner: dict[str, Any] = json.loads(max(scores, key=lambda settings: np.mean(scores[settings])))
+    return winner
 
 
 def final_jobs(

@@ -1,5 +1,6 @@
 """One file per algorithm: Config, state types, and `make(config, spec, agents) -> Algorithm`. See CONTRIBUTING."""
 
+import functools
 from typing import Any
 
 from mfpo import registry
@@ -12,6 +13,7 @@ def config_class(name: str) -> type[Any]:
     return cls
 
 
+@functools.lru_cache(maxsize=32)  # one value per setting: programs compiled for it are found again
 def make(name: str, config: Any, spec: EnvSpec, agents: int) -> Algorithm:
     """The algorithm registered under `name`, for an environment and a number of agents."""
     algorithm: Algorithm = registry.get(__name__, name).make(config, spec, agents)

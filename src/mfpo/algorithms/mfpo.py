@@ -1,8 +1,7 @@
 """MFPO: Momentum-assisted Federated Policy Optimization.
 
 Yue, Hua, Chen, Ren: "Momentum-Based Federated Reinforcement Learning with Interaction and Communication Efficiency",
-INFOCOM 2024 (arXiv 2405.17471). J(theta) = -E[return] is minimised; g(theta; tau) is an unbiased estimate of its
-gradient.
+INFOCOM 2024 (arXiv 2405.17471). J(theta) = -E[return] is minimised; g(theta; tau) estimates its gradient, unbiased.
 
     t = 1        u_i = mean of g(theta; tau) over D~ trajectories                                 initial direction
     t > 1        u_i = nu_t (u_i - mean_j w_j g(theta_tm1; tau_j)) + mean_j g(theta; tau_j)       local direction
@@ -52,8 +51,8 @@ NAMES = ("mfpo",)
 class Config:
     """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
 
-    local_steps: int = option(10, "local steps per round", symbol="K", least=1)
-    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1)
+    local_steps: int = option(10, "local steps per round", symbol="K", least=1, most=10**6)
+    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
     initial_trajectories: int = option(
         0, "trajectories of the initial direction, a multiple of D; 0 means D (the theorem: D·K)", symbol="D̃", least=0
     )
@@ -77,13 +76,17 @@ class Config:
     )
     stepsize_decay: float = option(0.99, "factor on the stepsize at every step t", above=0)
     stepsize_rule: str = option("geometric", "how α follows t: geometric, theorem", choices=("geometric", "theorem"))
-    theorem_smoothness: float = option(1.0, "smoothness constant of the theorem's schedules", symbol="L̃", above=0)
-    theorem_sigma: float = option(1.0, "gradient standard deviation of the theorem's schedules", symbol="σ_g", above=0)
+    theorem_smoothness: float = option(
+        1.0, "smoothness constant of the theorem's schedules", symbol="L̃", least=1e-9, most=1e9
+    )
+    theorem_sigma: float = option(
+        1.0, "gradient standard deviation of the theorem's schedules", symbol="σ_g", least=1e-9, most=1e9
+    )
     adam_beta1: float = option(0.9, "decay of the first moment, for --step adam", symbol="β₁", least=0, most=0.999999)
     adam_beta2: float = option(0.99, "decay of the second moment, for --step adam", symbol="β₂", least=0, most=0.999999)
     fisher_samples: int = option(512, "states in a Fisher-vector product, for --step natural", least=1)
     cg_iterations: int = option(10, "conjugate-gradient iterations, for --step natural", least=1)
-    cg_damping: float = option(0.1, "added to the Fisher diagonal, for --step natural", least=0)
+    cg_damping: float = option(0.1, "added to the Fisher diagonal, for --step natural", above=0)
 
     estimator: str = option("gpomdp", "whole return or reward to go", choices=("reinforce", "gpomdp"))
     baseline: str = option(
@@ -177,8 +180,7 @@ class Parts(NamedTuple):
 
 def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """MFPO for an environment and a number of agents (only the theorem's schedules depend on the latter)."""
-    policy = make_policy(spec, config.hidden, config.activation, config.initial_std, config.squash)
-    c = config
+    c, policy = config, make_policy(spec, config.hidden, config.activation, config.initial_std, config.squash)
     rule = steps.make(c.step, c.step_memory, c.adam_beta1, c.adam_beta2, c.cg_iterations, c.cg_damping)
     parts = Parts(c, spec, policy, rule, *schedules.make(c, agents))
     batches = max(c.initial_trajectories // c.trajectories, 1)
@@ -297,7 +299,8 @@ def gradients(
         return g, g, {}
     ratio = log_ratio(parts.policy, agent.theta_tm1, log_prob, obs, batch)
     w = estimators.importance_weights(ratio, c.weights, c.weight_cap)
-    g_tm1, _ = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, w * advantage)
+    weighted = jnp.where(batch.live, w * advantage, 0.0)  # where nothing happened, a weight may still be infinite
+    g_tm1, _ = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, weighted)
     return g, g_tm1, estimators.weight_spread(w, batch.live)
 
 

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `mfpo list | head`: the reader has seen enough
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 141  # as a shell reports a process that the pipe ended: a training run may not be finished
 
 
 def _complain(sentence: str) -> int:

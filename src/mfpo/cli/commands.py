@@ -13,7 +13,7 @@ from mfpo.cli import machine
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import Progress, make_progress
 from mfpo.cli.text import bytes_text, score_text, seconds_text, sparkline
-from mfpo.errors import MfpoError, MissingExtra
+from mfpo.errors import ConfigError, MfpoError, MissingExtra
 
 if TYPE_CHECKING:
     from mfpo.reporting.tensorboard import EventFiles
@@ -188,6 +188,8 @@ def play(args: argparse.Namespace) -> int:
     from mfpo.reporting.video import check_format, film_episode, save_film
     from mfpo.runs.policy import load_policy
 
+    if not 0 <= args.seed < 2**32:
+        raise ConfigError(f"--seed is {args.seed}, but it must be between 0 and {2**32 - 1}.")
     place = Path(args.run)
     out = check_format(args.out or (place if place.is_dir() else place.parent) / "episode.gif")
     policy = load_policy(place, seed=args.seed)

@@ -17,6 +17,7 @@ from mfpo.types import Algorithm, Array, Key, Metrics, PureEnv
 NAMES = ("inprocess",)
 
 Spec: Any = PartitionSpec
+gather: Any = jax.lax.with_sharding_constraint
 EVERYWHERE, BY_AGENT, BY_STEP_AND_AGENT = Spec(), Spec("agents"), Spec(None, "agents")
 
 
@@ -55,6 +56,8 @@ def compiled_round(
     def program(state: State, seed: Key, number: Array, steps: Array) -> tuple[State, StepLog, Metrics]:
         download = algorithm.download(state.server)
         members, uploads, log = local(state.agents, jnp.arange(agents), download, seed, number, steps)
+        # on every device in full: a sum over a spread axis would depend on how many devices there are
+        uploads = gather(uploads, NamedSharding(mesh, EVERYWHERE))
         everyone = jnp.ones(agents, bool)
         server, metrics = federation_round.serve(algorithm, state.server, uploads, everyone, seed, number)
         return State(server, members), log, metrics

@@ -94,6 +94,6 @@ def importance_weights(log_ratio: Array, kind: str, cap: float) -> Array:
 def weight_spread(w: Array, live: Array) -> Metrics:
     """Mean, standard deviation and largest of the importance weights over live steps."""
     n = jnp.maximum(jnp.sum(live), 1)
-    mean = jnp.sum(w * live) / n
-    std = jnp.sqrt(jnp.sum(live * (w - mean) ** 2) / n)
-    return {"weight_mean": mean, "weight_std": std, "weight_max": jnp.max(w * live)}
+    mean = jnp.sum(jnp.where(live, w, 0.0)) / n
+    std = jnp.sqrt(jnp.sum(jnp.where(live, (w - mean) ** 2, 0.0)) / n)
+    return {"weight_mean": mean, "weight_std": std, "weight_max": jnp.max(jnp.where(live, w, 0.0))}

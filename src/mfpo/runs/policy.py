@@ -91,8 +91,8 @@ def save_policy(folder: Path, policy: Policy) -> None:
 def load_policy(path: str | os.PathLike[str], seed: int = 0) -> Policy:
     """The policy of a run directory, or of a policy.safetensors with its policy.json beside it."""
     weights = Path(path)
-    if weights.is_dir():
-        if not (weights / WEIGHTS).exists():
+    if os.path.isdir(weights):  # unlike the methods of Path, these never raise
+        if not os.path.exists(weights / WEIGHTS):
             directory.read_config(weights)  # a foreign folder ends here
             command = files.resume_command(weights)
             raise RunError(f"The run {weights} has no policy yet; finish it with: {command}")

@@ -21,13 +21,15 @@ class Settings:
     preset: str = option(
         "default", "named set of values for this environment and algorithm; your own flags win over it"
     )
-    agents: int = option(10, "number of agents that learn together", symbol="N", least=1)
+    agents: int = option(10, "number of agents that learn together", symbol="N", least=1, most=10**6)
     rounds: int = option(30, "number of communication rounds", symbol="T", least=1)
     seed: int = option(0, "the one source of all randomness; the same seed gives the same run", least=0, most=2**32 - 1)
     engine: str = option(
         "inprocess", "where the agents run: all at once, or one by one with exact errors", choices=ENGINES
     )
-    devices: int = option(0, "number of JAX devices to spread the agents over; 0 takes all there are", least=0)
+    devices: int = option(
+        0, "JAX devices to spread the agents over, as far as they divide evenly; 0 takes all", least=0
+    )
     evaluation_episodes: int = option(100, "fresh episodes the final policy is judged by", least=1)
 
     def __post_init__(self) -> None:

@@ -70,7 +70,7 @@ def train(
     if place is not None:
         directory.check_free(place)
     job = _assemble(settings, config)  # all that can be wrong with the settings is found before the disk is touched
-    path = directory.create(place, settings, config)
+    path = directory.create(place, job.settings, config)
     with directory.locked(path):
         return _go_on(path, job, callback, notice or _warn, started)
 
@@ -98,7 +98,13 @@ def resume(
         if finished is not None:
             notice(f"The run {place} has already finished its {settings.rounds} rounds; there is nothing to do.")
             return finished
-        return _go_on(place, _assemble(settings, config), callback, notice, started)
+        job = _assemble(settings, config)
+        if settings.devices and job.engine.devices != settings.devices:
+            notice(
+                f"The run {place} was trained on {settings.devices} devices and goes on with {job.engine.devices}; "
+                "the result may differ in its last digits."
+            )
+        return _go_on(place, job, callback, notice, started)
 
 
 def open_run(path: AnyPath) -> Run:
@@ -136,7 +142,8 @@ def _assemble(settings: Settings, config: Any) -> _Job:
     env = envs.make(settings.env)
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
     engine = federation.make_engine(settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices)
-    return _Job(settings, config, env, algorithm, engine)
+    # the config names the devices really used: how many there are can change the last bits of a result
+    return _Job(dataclasses.replace(settings, devices=engine.devices), config, env, algorithm, engine)
 
 
 def _rounds_done(path: Path) -> int:
