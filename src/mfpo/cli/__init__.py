@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done, 2: a sentence on stderr says what to change, 130 and 143: stopped by a signal."""
+    """Run one command. 0: done, 2: a sentence on stderr says what to change, 130, 141, 143: stopped from outside."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "±" must not stop a training run
