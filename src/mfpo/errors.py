@@ -32,6 +32,14 @@ class StepFailed(MfpoError):
     """The code of an algorithm or an environment raised an exception, which is the `__cause__`."""
 
 
+class CopyFailed(Exception):
+    """One copy of a hosted environment failed. Whoever knows whose copy it is makes a sentence of it."""
+
+    def __init__(self, copy: int, reason: str) -> None:
+        super().__init__(reason)
+        self.copy = copy
+
+
 class MissingExtra(MfpoError):
     """An optional dependency is not installed."""
 

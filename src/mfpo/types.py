@@ -4,10 +4,12 @@ An algorithm is a value: a NamedTuple of pure functions written for one agent. A
 `Algorithm` for the contract.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
+from numpy.typing import NDArray
 
 Array = jax.Array
 Key = jax.Array  # a typed PRNG key
@@ -23,8 +25,14 @@ class Discrete(NamedTuple):
     n: int
 
 
+class MultiDiscrete(NamedTuple):
+    """Several discrete actions at once, the i-th of them 0 .. n[i]-1."""
+
+    n: tuple[int, ...]
+
+
 class Box(NamedTuple):
-    """Real vectors between `low` and `high`, one bound per dimension."""
+    """Real vectors between `low` and `high`, one bound per dimension; a dimension may be unbounded (±inf)."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -35,17 +43,48 @@ class EnvSpec(NamedTuple):
 
     id: str
     observation_shape: tuple[int, ...]
-    action: Discrete | Box
+    action: Discrete | MultiDiscrete | Box
     horizon: int  # H: an episode that is still running after H steps is truncated
+
+
+World = Mapping[str, float]  # parameters of an environment that differ from its own, by name
 
 
 class PureEnv(NamedTuple):
     """An environment as pure functions of one state; batching is the caller's `vmap`."""
 
     spec: EnvSpec
-    reset: Callable[[Key], PyTree]  # key -> state
+    world: Any  # a NamedTuple of numbers: the environment's parameters and their usual values
+    reset: Callable[[Any, Key], PyTree]  # world, key -> state
     observe: Callable[[PyTree], Array]  # state -> observation
-    step: Callable[[PyTree, Array, Key], tuple[PyTree, Array, Array]]  # state, action, key -> state, reward, terminated
+    step: Callable[[Any, PyTree, Array, Key], tuple[PyTree, Array, Array]]
+    # world, state, action, key -> state, reward, terminated
+
+
+class Copies(Protocol):
+    """Many copies of a hosted environment, stepped as one batch. `which` holds the indices of the copies meant."""
+
+    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64]) -> NDArray[Any]:
+        """Begin an episode in each; a seed decides all its randomness. The observations [n, ...]."""
+
+    def step(
+        self, which: NDArray[np.intp], action: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+        """One step in each: observation [n, ...], reward [n], terminated [n], truncated [n].
+
+        Copies that are not named cost nothing. Which copy failed is told by `CopyFailed`.
+        """
+
+    def close(self) -> None:
+        """Free what the copies hold."""
+
+
+class HostedEnv(NamedTuple):
+    """An environment that runs outside the compiled program."""
+
+    spec: EnvSpec
+    world: Any  # a NamedTuple of numbers as in PureEnv; None if only the environment itself knows its parameters
+    open: Callable[[Sequence[World]], Copies]  # a copy for every entry, with these parameters
 
 
 class Trajectories(NamedTuple):
