@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfpo.rollout import Sampler, greedy_act, make_sampler, pure_sampler
+from mfpo.federation.sampling import make_sampler
+from mfpo.rollout import Sampler, greedy_act, pure_sampler
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Box, EnvSpec, Key, Plan, PureEnv, Trajectories
 
 EPISODES = 3
@@ -53,8 +54,9 @@ def sampler(env: PureEnv) -> Sampler:
 
 def sample(env: PureEnv, wanted: list[float], ids: list[int] | None = None) -> Trajectories:
     """Trajectories [agents, ...] of agents that want episodes of these lengths; each agent has its own key."""
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(5), i))(jnp.array(ids or range(len(wanted))))
-    return jax.tree.map(np.asarray, sampler(env)(jnp.array(wanted), keys))
+    who = jnp.array(ids or range(len(wanted)))
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(5), i))(who)
+    return jax.tree.map(np.asarray, sampler(env)(jnp.array(wanted), keys, who))
 
 
 def slots_of(length: int, slots: int = TIME_BLOCK) -> np.ndarray:
@@ -142,7 +144,7 @@ def test_reset_action_and_step_draw_different_numbers() -> None:
 
     spec = EnvSpec("Noise", observation_shape=(1,), action=Box((0.0,), (1.0,)), horizon=4)
     env = PureEnv(spec, draw, lambda s: s, lambda s, a, key: (draw(key), draw(key)[0], jnp.bool_(False)))
-    run = jax.jit(pure_sampler(env, noise, 2))(jnp.zeros(1), jax.random.key(0)[None])
+    run = jax.jit(pure_sampler(env, noise, 2))(jnp.zeros(1), jax.random.key(0)[None], jnp.arange(1))
     obs, action, reward = (np.asarray(x)[0, :4].reshape(4, 2) for x in (run.obs, run.action, run.reward))
     assert np.array_equal(obs[1:], reward[:-1])  # by the construction of this world
     assert len(np.unique([obs[0], *action, *reward])) == 2 * (1 + 4 + 4)
@@ -155,11 +157,11 @@ def algorithm_that(**functions: Any) -> Algorithm:
 
 def test_sampler_of_an_algorithm_takes_its_episodes_and_its_act() -> None:
     def shape(sampler: Sampler) -> tuple[int, ...]:
-        return tuple(jax.eval_shape(sampler, jnp.array([2.0]), jax.random.key(0)[None]).action.shape)
+        run = jax.eval_shape(sampler, jnp.array([2.0]), jax.random.key(0)[None], jnp.arange(1))
+        return tuple(run.action.shape)
 
     algorithm = algorithm_that(act=act)
-    assert shape(make_sampler(countdown(3), algorithm)) == (1, TIME_BLOCK, 2, 2)
-    assert shape(make_sampler(countdown(3), algorithm, episodes=5)) == (1, TIME_BLOCK, 5, 2)
+    assert shape(make_sampler(countdown(3), algorithm, agents=1)) == (1, TIME_BLOCK, 2, 2)
 
 
 def test_greedy_act_ignores_the_key() -> None:

@@ -1,9 +1,11 @@
-"""Sampling: (environment, act) -> trajectories. The only code that steps an environment while learning.
+"""Sampling from pure environments: (environment, act) -> trajectories, as part of a compiled program.
 
-All episodes of all agents on a device advance together, and the loop ends with the longest of them.
+All episodes of all agents on a device advance together, and the loop ends with the longest of them. Environments that
+run outside the program are sampled by `hosted`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,7 +14,8 @@ import jax.numpy as jnp
 from mfpo.random import inline
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Key, PureEnv, PyTree, Trajectories
 
-Sampler = Callable[[PyTree, Key], Trajectories]  # actors[n], keys[n] -> trajectories[n]
+Act = Callable[..., tuple[Array, Array]]  # params, obs, key -> action, aux
+Sampler = Callable[[PyTree, Key, Array], Trajectories]  # actors[n], keys[n], ids[n] of the agents -> trajectories[n]
 
 
 class _Record(NamedTuple):
@@ -23,21 +26,27 @@ class _Record(NamedTuple):
     terminated: Array
 
 
-def pure_sampler(env: PureEnv, act: Callable[..., tuple[Array, Array]], episodes: int) -> Sampler:
+def pure_sampler(env: PureEnv, act: Act, episodes: int) -> Sampler:
     """A sampler for pure environments: one loop over time around the batch of all agents' episodes."""
     horizon = env.spec.horizon
     slots = -(-horizon // TIME_BLOCK) * TIME_BLOCK
 
-    def one_step(actor: PyTree, state: PyTree, key: Key, h: Array) -> tuple[PyTree, tuple[Array, ...]]:
-        obs = env.observe(state)
+    def home(world: PyTree) -> PureEnv:
+        return env.at(world) if world and env.at else env
+
+    def one_step(world: PyTree, actor: PyTree, state: PyTree, key: Key, h: Array) -> tuple[PyTree, tuple[Array, ...]]:
+        obs = home(world).observe(state)
         action, aux = act(actor, obs, jax.random.fold_in(key, 2 * h + 1))
-        state, reward, terminated = env.step(state, action, jax.random.fold_in(key, 2 * h + 2))
+        state, reward, terminated = home(world).step(state, action, jax.random.fold_in(key, 2 * h + 2))
         return state, (obs, aux, reward, terminated)
 
-    def sample(actors: PyTree, keys: Key) -> Trajectories:
-        each = jax.vmap(jax.vmap(one_step, (None, 0, 0, None)), (0, 0, 0, None))  # agents, then their episodes
+    def sample(actors: PyTree, keys: Key, ids: Array) -> Trajectories:
+        worlds = jax.tree.map(lambda *x: jnp.array(x)[ids], *env.worlds) if env.worlds else ()
+        agents_step = jax.vmap(jax.vmap(one_step, (None, None, 0, 0, None)), (0, 0, 0, 0, None))
+        each = partial(agents_step, worlds)  # agents, then their episodes
         episode_keys = inline(jax.vmap(lambda k: jax.random.split(k, episodes))(keys))
-        state = jax.vmap(jax.vmap(lambda k: env.reset(jax.random.fold_in(k, 0))))(episode_keys)
+        begin = jax.vmap(lambda world, key: home(world).reset(jax.random.fold_in(key, 0)), (None, 0))
+        state = jax.vmap(begin)(worlds, episode_keys)
         running = jnp.ones(episode_keys.shape, bool)
         shapes = jax.eval_shape(lambda: each(actors, state, episode_keys, jnp.int32(0))[1])
         blank = [jnp.zeros((s.shape[0], slots, *s.shape[1:]), s.dtype) for s in shapes]
@@ -59,9 +68,9 @@ def pure_sampler(env: PureEnv, act: Callable[..., tuple[Array, Array]], episodes
         _, state, _, record = jax.lax.while_loop(goes_on, advance, (jnp.int32(0), state, running, record))
         last_slot = jnp.arange(slots)[:, None] == horizon - 1
         truncated = record.live & ~record.terminated & last_slot
-        last_obs = jax.vmap(jax.vmap(env.observe))(state)
+        last_obs = jax.vmap(jax.vmap(lambda world, s: home(world).observe(s), (None, 0)))(worlds, state)
         length = jnp.sum(jnp.any(record.live, axis=2), axis=1)
-        return Trajectories(*record, truncated, last_obs, length)
+        return Trajectories(*record, truncated, last_obs, length, score=jnp.sum(record.reward, axis=1))
 
     return sample
 
@@ -70,11 +79,6 @@ def _fit(mask: Array, like: Array) -> Array:
     return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim))
 
 
-def make_sampler(env: PureEnv, algorithm: Algorithm, episodes: int | None = None) -> Sampler:
-    """The sampler that fits the environment; `episodes` per agent, by default what the algorithm plans."""
-    return pure_sampler(env, algorithm.act, episodes or algorithm.plan.episodes)
-
-
-def greedy_act(algorithm: Algorithm) -> Callable[..., tuple[Array, Array]]:
+def greedy_act(algorithm: Algorithm) -> Act:
     """`act` without randomness, for evaluation."""
     return lambda params, obs, key: (algorithm.greedy(params, obs),) * 2

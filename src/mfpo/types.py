@@ -47,18 +47,19 @@ class EnvSpec(NamedTuple):
     horizon: int  # H: an episode that is still running after H steps is truncated
 
 
-World = Mapping[str, float]  # parameters of an environment that differ from its own, by name
+World = Mapping[str, float]  # parameters of an environment that differ from the usual ones, by name
 
 
 class PureEnv(NamedTuple):
     """An environment as pure functions of one state; batching is the caller's `vmap`."""
 
     spec: EnvSpec
-    world: Any  # a NamedTuple of numbers: the environment's parameters and their usual values
-    reset: Callable[[Any, Key], PyTree]  # world, key -> state
+    reset: Callable[[Key], PyTree]  # key -> state
     observe: Callable[[PyTree], Array]  # state -> observation
-    step: Callable[[Any, PyTree, Array, Key], tuple[PyTree, Array, Array]]
-    # world, state, action, key -> state, reward, terminated
+    step: Callable[[PyTree, Array, Key], tuple[PyTree, Array, Array]]  # state, action, key -> state, reward, terminated
+    world: Any = None  # a NamedTuple of numbers: the environment's parameters with their usual values
+    at: Callable[[Any], "PureEnv"] | None = None  # world -> the environment with these parameters
+    worlds: tuple[Any, ...] = ()  # the world of every agent; empty: all live in the usual one
 
 
 class Copies(Protocol):
@@ -83,17 +84,24 @@ class HostedEnv(NamedTuple):
     """An environment that runs outside the compiled program."""
 
     spec: EnvSpec
-    world: Any  # a NamedTuple of numbers as in PureEnv; None if only the environment itself knows its parameters
+    world: Any  # as in PureEnv; None if only the environment itself knows its parameters
     open: Callable[[Sequence[World]], Copies]  # a copy for every entry, with these parameters
+    worlds: tuple[tuple[tuple[str, float], ...], ...] = ()  # the world of every agent, as pairs; empty: as in PureEnv
+
+
+Env = PureEnv | HostedEnv
 
 
 class Trajectories(NamedTuple):
-    """D episodes of one agent, time first; H is the horizon rounded up to a multiple of TIME_BLOCK.
+    """What one agent saw in a local step: D columns, time first; H is a multiple of TIME_BLOCK.
 
-    Slots with `live` false have reward zero; what they hold otherwise is finite and means nothing.
+    A column is one episode from its start to its end, or a segment (`Plan.segment`): exactly H slots, in which an
+    episode that ends is followed by the next, and the last one is cut. Slots with `live` false have reward zero; what
+    they hold otherwise is finite and means nothing, but for one case: where an episode was truncated within a segment,
+    the slot after it is not live and holds the observation the truncated step led to.
 
     terminated and truncated are two facts: a terminated episode is worth nothing more, a truncated one would have gone
-    on from `last_obs`.
+    on from that observation or, at the end of a column, from `last_obs`.
     """
 
     obs: Array  # [H, D, ...] what the agent saw
@@ -101,17 +109,19 @@ class Trajectories(NamedTuple):
     reward: Array  # [H, D]
     live: Array  # [H, D] the step was taken
     terminated: Array  # [H, D] the step ended its episode for good
-    truncated: Array  # [H, D] the step was the last one the horizon allows
-    last_obs: Array  # [D, ...] the observation after each episode's last step
+    truncated: Array  # [H, D] the step was the last one the horizon, or the segment, allows
+    last_obs: Array  # [D, ...] the observation after each column's last step
     length: Array  # [] slots in use: live is false from here on
+    score: Array  # [D] the return of the column's episode, or the mean of those that ended in it (NaN: none did)
 
 
 class Plan(NamedTuple):
     """What an agent samples between two communications."""
 
     local_steps: int  # K: calls of `learn` per round
-    episodes: int  # D: episodes per call
+    episodes: int  # D: columns per call
     initial_steps: int = 0  # extra calls of `learn` before the first round's K
+    segment: int = 0  # steps in a column, a multiple of TIME_BLOCK; 0: columns are whole episodes
 
 
 class Algorithm(NamedTuple):

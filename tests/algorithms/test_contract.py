@@ -96,6 +96,7 @@ def made_up_batches(algorithm: Algorithm, spec: EnvSpec, seed: int, actors: PyTr
         truncated=for_all(ends & (lengths == horizon)),
         last_obs=normal(d, *spec.observation_shape),
         length=for_all(lengths.max()),
+        score=normal(d),
     )
 
 

@@ -38,7 +38,7 @@ def pulls(actions, rewards):
     action = jnp.where(live, jnp.array(actions), 0)
     reward = jnp.where(live, jnp.array(rewards, jnp.float32), 0.0)
     obs = jnp.zeros((*live.shape, 1))
-    return Trajectories(obs, action, reward, live, live, none, obs[0], jnp.int32(1))
+    return Trajectories(obs, action, reward, live, live, none, obs[0], jnp.int32(1), reward.sum(0))
 
 
 ONE_WIN = pulls([0, 1], [1.0, 0.0])

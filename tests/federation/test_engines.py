@@ -25,7 +25,8 @@ from mfpo.federation import ENGINES, Engine, RoundLog, State, evaluate, make_eng
 from mfpo.federation import round as federation_round
 from mfpo.federation.inprocess import usable_devices
 from mfpo.federation.round import Purpose, address
-from mfpo.rollout import make_sampler
+from mfpo.federation.sampling import make_sampler
+from mfpo.rollout import pure_sampler
 from mfpo.types import Algorithm, Array, Box, EnvSpec, Key, Metrics, Plan, PureEnv, PyTree, Trajectories
 
 pytestmark = pytest.mark.xdist_group("engines")  # one worker, so that every program is compiled once
@@ -258,7 +259,8 @@ def test_every_draw_of_a_run_is_different() -> None:
 
 
 def test_an_agents_draws_do_not_depend_on_the_block_it_is_in() -> None:
-    step = jax.jit(functools.partial(federation_round.local_step, TOY, make_sampler(NOISE, TOY)))
+    work = federation_round.make_work(TOY)
+    step = jax.jit(functools.partial(federation_round.local_step, work, make_sampler(NOISE, TOY, 4)))
     everyone = to_host(federation_round.start(TOY, 4, jax.random.key(0))).agents
 
     def result(ids: list[int]) -> tuple[ToyAgent, federation_round.StepLog]:
@@ -275,12 +277,12 @@ def test_an_agents_draws_do_not_depend_on_the_block_it_is_in() -> None:
 def test_round_agent_step_and_purpose_each_change_the_draws() -> None:
     """The trajectories come from SAMPLE, learning from LEARN, at (round, agent, step)."""
     _, logs = played("inprocess", 4, 0)
-    seed, sample = jax.random.key(0), jax.jit(make_sampler(NOISE, TOY))
+    seed, sample = jax.random.key(0), jax.jit(make_sampler(NOISE, TOY, 4))
     for number, step, agent in ((1, 0, 0), (1, 2, 3), (3, 1, 2)):
         log = logs[number - 1]
         assert log.learn["luck"][step, agent] == draw(address(seed, Purpose.LEARN, number, agent, step))
         key = address(seed, Purpose.SAMPLE, number, agent, step)
-        batch = sample(jnp.zeros(1), key[None])
+        batch = sample(jnp.zeros(1), key[None], jnp.arange(1))
         np.testing.assert_allclose(log.returns[step, agent], jnp.sum(batch.reward[0], axis=0), rtol=1e-6)
     assert logs[1].merge["luck"] == draw(address(seed, Purpose.MERGE, 2))
     start = toy_engine("inprocess", 4).start()
@@ -535,7 +537,8 @@ def test_evaluation_sees_no_episode_of_training() -> None:
     seen = np.concatenate([log.returns.ravel() for log in logs])
     assert not np.isin(np.round(scores(0), 4), np.round(seen, 4)).any()
     keys = [address(jax.random.key(0), p) for p in Purpose]
-    again = jax.jit(make_sampler(NOISE, TOY, 40))(jnp.zeros(len(keys)), jnp.stack(keys))
+    sample = jax.jit(pure_sampler(NOISE, TOY.act, 40))
+    again = sample(jnp.zeros(len(keys)), jnp.stack(keys), jnp.arange(len(keys)))
     for purpose, returns in zip(Purpose, np.asarray(jnp.sum(again.reward, axis=1)), strict=True):
         assert np.allclose(returns, scores(0), rtol=1e-6) == (purpose is Purpose.EVALUATE)
 

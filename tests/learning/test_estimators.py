@@ -15,7 +15,7 @@ def batch_of(reward, live=None, terminated=None):
     none = jnp.zeros(reward.shape, bool)
     terminated = none if terminated is None else jnp.asarray(terminated)
     obs = jnp.zeros((*reward.shape, 1))
-    return Trajectories(obs, none, reward, live, terminated, none, obs[0], jnp.int32(reward.shape[0]))
+    return Trajectories(obs, none, reward, live, terminated, none, obs[0], jnp.int32(reward.shape[0]), reward.sum(0))
 
 
 def test_reward_to_go_is_the_discounted_sum_of_what_follows():
@@ -54,10 +54,23 @@ def test_gae_bootstraps_a_truncated_trajectory_and_not_a_terminated_one():
     live = jnp.ones((2, 2), bool)
     terminated = jnp.array([[False, False], [True, False]])
     last = jnp.array([100.0, 100.0])
-    a = estimators.generalised_advantage(reward, value, live, terminated, last, gamma=0.5, lam=0.5)
+    batch = batch_of(reward)._replace(live=live, terminated=terminated)
+    a = estimators.generalised_advantage(batch, value, last, gamma=0.5, lam=0.5)
     end = np.array([1 - 20.0, 1 + 50 - 20.0])
     start = (1 + 10 - 10.0) + 0.25 * end
     np.testing.assert_allclose(a, [start, end])
+
+
+def test_gae_within_a_segment_stops_at_the_end_of_every_episode():
+    """One column: an episode that terminates, one that is truncated, its waiting slot, and one that is cut."""
+    reward = jnp.array([[1.0], [2.0], [4.0], [0.0], [8.0]])
+    value = jnp.array([[10.0], [20.0], [30.0], [40.0], [50.0]])
+    flags = jnp.array([[1, 1, 1, 0, 1], [0, 1, 0, 0, 0], [0, 0, 1, 0, 1]], bool)[:, :, None]
+    batch = batch_of(reward)._replace(live=flags[0], terminated=flags[1], truncated=flags[2])
+    a = estimators.generalised_advantage(batch, value, jnp.array([60.0]), gamma=0.5, lam=0.5, segments=True)
+    second = 2 - 20.0
+    first = (1 + 0.5 * 20 - 10.0) + 0.25 * second
+    np.testing.assert_allclose(a[:, 0], [first, second, 4 + 0.5 * 40 - 30.0, 0.0, 8 + 0.5 * 60 - 50.0])
 
 
 def test_gae_with_lambda_one_is_reward_to_go_minus_value():
@@ -67,7 +80,8 @@ def test_gae_with_lambda_one_is_reward_to_go_minus_value():
     live = jnp.arange(6)[:, None] < jnp.array([6, 4, 2])
     terminated = jnp.arange(6)[:, None] == jnp.array([5, 3, 1])
     reward = jnp.where(live, reward, 0.0)
-    a = estimators.generalised_advantage(reward, value, live, terminated, jnp.full(3, 7.0), 0.9, 1.0)
+    batch = batch_of(reward)._replace(live=live, terminated=terminated)
+    a = estimators.generalised_advantage(batch, value, jnp.full(3, 7.0), 0.9, 1.0)
     expected = jnp.where(live, estimators.reward_to_go(reward, 0.9) - value, 0.0)
     np.testing.assert_allclose(a, expected, atol=1e-5)
 

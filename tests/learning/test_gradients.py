@@ -19,7 +19,7 @@ def random_batch(policy, theta, lengths):
     action = jax.vmap(jax.vmap(lambda o, k: policy.sample(policy.distribution(network, o), k)))(obs, keys)
     live = jnp.arange(TIME_BLOCK)[:, None] < jnp.array(lengths)
     none = jnp.zeros(live.shape, bool)
-    return Trajectories(obs, action, live * 1.0, live, none, none, obs[0], jnp.int32(max(lengths)))
+    return Trajectories(obs, action, live * 1.0, live, none, none, obs[0], jnp.int32(max(lengths)), live.sum(0) * 1.0)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.id)

@@ -42,7 +42,7 @@ def test_the_critic_learns_the_value_of_a_constant_reward():
     h, d, gamma = 50, 6, 0.5
     obs = jax.random.normal(jax.random.key(1), (h, d, 2))
     live, none = jnp.ones((h, d), bool), jnp.zeros((h, d), bool)
-    batch = Trajectories(obs, none, jnp.full((h, d), 3.0), live, none, none, obs[-1], jnp.int32(h))
+    batch = Trajectories(obs, none, jnp.full((h, d), 3.0), live, none, none, obs[-1], jnp.int32(h), jnp.zeros(d))
     options = value_function.Options("tanh", gamma, 0.9, updates=50, samples=128, stepsize=0.01)
     learner = value_function.join(value_function.init(jax.random.key(0), 2, (16,)))
     step = jax.jit(lambda lr, k: value_function.advantages(lr, obs, obs[-1], batch, k, options))

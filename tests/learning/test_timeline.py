@@ -18,7 +18,7 @@ def test_sum_and_map_stop_at_the_block_that_holds_the_longest_episode():
 def lengths_to_batch(lengths):
     live = jnp.arange(TIME_BLOCK)[:, None] < jnp.array(lengths)
     z = jnp.zeros(live.shape)
-    return Trajectories(z, z, z, live, z, z, z[0], jnp.int32(max(lengths)))
+    return Trajectories(z, z, z, live, z, z, z[0], jnp.int32(max(lengths)), z[0])
 
 
 def test_sample_live_hits_only_live_slots_and_all_of_them_evenly():

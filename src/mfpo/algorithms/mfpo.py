@@ -42,7 +42,7 @@ from mfpo.learning.nets import ACTIVATIONS
 from mfpo.learning.normalisation import normalise
 from mfpo.learning.policies import SQUASHES, Policy, make_policy
 from mfpo.learning.timeline import sample_live
-from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
+from mfpo.types import TIME_BLOCK, Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
 NAMES = ("mfpo",)
 
@@ -53,6 +53,7 @@ class Config:
 
     local_steps: int = option(10, "local steps per round", symbol="K", least=1, most=10**6)
     trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
+    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
     initial_trajectories: int = option(
         0, "trajectories of the initial direction, a multiple of D; 0 means D (the theorem: D·K)", symbol="D̃", least=0
     )
@@ -72,16 +73,12 @@ class Config:
     step: str = option("natural", "the move along the direction; plain is the paper's", choices=steps.STEPS)
     stepsize: float = option(0.1, "length of a step, in the units of --step", symbol="α", above=0)
     step_memory: float = option(
-        0.99, "per step; a normalised or natural step is short if u is, against the largest recent u", least=0, most=1
+        0.99, "per step; a step is short if u is, against the largest recent u", least=0, most=1
     )
     stepsize_decay: float = option(0.99, "factor on the stepsize at every step t", above=0)
     stepsize_rule: str = option("geometric", "how α follows t: geometric, theorem", choices=("geometric", "theorem"))
-    theorem_smoothness: float = option(
-        1.0, "smoothness constant of the theorem's schedules", symbol="L̃", least=1e-9, most=1e9
-    )
-    theorem_sigma: float = option(
-        1.0, "gradient standard deviation of the theorem's schedules", symbol="σ_g", least=1e-9, most=1e9
-    )
+    theorem_smoothness: float = option(1.0, "of the theorem's schedules", symbol="L̃", least=1e-9, most=1e9)
+    theorem_sigma: float = option(1.0, "of the theorem's schedules", symbol="σ_g", least=1e-9, most=1e9)
     adam_beta1: float = option(0.9, "decay of the first moment, for --step adam", symbol="β₁", least=0, most=0.999999)
     adam_beta2: float = option(0.99, "decay of the second moment, for --step adam", symbol="β₂", least=0, most=0.999999)
     fisher_samples: int = option(512, "states in a Fisher-vector product, for --step natural", least=1)
@@ -110,14 +107,14 @@ class Config:
         """Check ranges, then the combinations that make no sense."""
         validate(self)
         if self.initial_trajectories % self.trajectories:
-            raise ConfigError(
-                f"--initial-trajectories is {self.initial_trajectories}, but it must be a multiple of --trajectories, "
-                f"which is {self.trajectories}."
-            )
+            given = f"--initial-trajectories is {self.initial_trajectories}"
+            raise ConfigError(f"{given}, but it must be a multiple of --trajectories, which is {self.trajectories}.")
         if self.estimator == "reinforce" and self.baseline == "value":
-            raise ConfigError(
-                "--estimator reinforce has no value baseline; use --baseline constant or --estimator gpomdp."
-            )
+            instead = "use --baseline constant or --estimator gpomdp"
+            raise ConfigError(f"--estimator reinforce has no value baseline; {instead}.")
+        if self.env_steps and (self.baseline != "value" or self.weights not in ("action", "none")):
+            needed = "--baseline value and --weights action or none"
+            raise ConfigError(f"--env-steps cuts episodes into segments, which need {needed}.")
         if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):
             raise ConfigError("--momentum-rule theorem and --stepsize-rule theorem belong together; set both or none.")
 
@@ -193,7 +190,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         return policy.action(raw), raw
 
     return Algorithm(
-        plan=Plan(config.local_steps, config.trajectories, initial_steps=batches - 1),
+        plan=Plan(c.local_steps, c.trajectories, initial_steps=batches - 1, segment=segment_length(c)),
         init=lambda key: init(parts, key),
         join=lambda key: join(parts, key),
         download=lambda server: server if config.server_adjustment else server._replace(u=(), step=()),
@@ -205,6 +202,11 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         upload=lambda agent: upload(parts, agent),
         merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask),
     )
+
+
+def segment_length(c: Config) -> int:
+    """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
+    return -(-c.env_steps // (c.trajectories * TIME_BLOCK)) * TIME_BLOCK
 
 
 def init(parts: Parts, key: Key) -> Server:
@@ -265,10 +267,9 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     complete = ~starting | (gathered == batches)  # false while the initial direction is being gathered
     t = agent.t + complete
     where = sample_live(batch, key_fisher, c.fisher_samples)
+    policies = jax.vmap(parts.policy.distribution, (None, 0))
     fisher = steps.fisher_matvec(
-        lambda theta: jax.vmap(parts.policy.distribution, (None, 0))(parts.policy.unravel(theta), obs[where]),
-        parts.policy.fisher,
-        agent.theta,
+        lambda theta: policies(parts.policy.unravel(theta), obs[where]), parts.policy.fisher, agent.theta
     )
     step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
     moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
@@ -310,9 +311,8 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
     metrics: Metrics = {}
     if agent.critic:
         last_obs = normalise(agent.obs, batch.last_obs)
-        options = value_function.Options(
-            c.activation, c.gamma, c.gae_lambda, c.value_updates, c.value_samples, c.value_stepsize
-        )
+        training = (c.value_updates, c.value_samples, c.value_stepsize)
+        options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
         critic, a, loss = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
         agent, metrics = agent._replace(critic=critic), {"value_loss": loss}
     else:

@@ -1,18 +1,46 @@
 """The world. One file per environment (or family); see CONTRIBUTING for the recipe."""
 
 import functools
+import math
+from typing import Any
 
 from mfpo import registry
-from mfpo.types import PureEnv
+from mfpo.envs import gymnasium_env, worlds
+from mfpo.errors import ConfigError, did_you_mean
+from mfpo.types import Env, PureEnv
+
+__all__ = ["list_environments", "make"]
 
 
 @functools.lru_cache(maxsize=32)  # one value per setting: programs compiled for it are found again
-def make(name: str) -> PureEnv:
-    """The environment registered under `name`."""
-    env: PureEnv = registry.get(__name__, name).make(name)
-    return env
+def make(name: str, horizon: int = 0, world: str = "", agents: int = 1) -> Env:
+    """The environment registered under `name` here, or else with Gymnasium (an id, or package.module:EnvId).
+
+    `horizon` cuts episodes (0: the environment's own), `world` says how the agents' worlds differ (see `worlds`).
+    """
+    if name in list_environments():
+        env: Env = registry.get(__name__, name).make(name)
+        env = env._replace(spec=env.spec._replace(horizon=horizon or env.spec.horizon))
+    else:
+        env = gymnasium_env.make(name, horizon)
+    each = worlds.parse(world, agents)
+    if env.world is not None:
+        for pairs in each:
+            _check(name, env.world, pairs)
+    if isinstance(env, PureEnv):
+        return env._replace(worlds=tuple(env.world._replace(**dict(pairs)) for pairs in each))
+    return env._replace(worlds=each)
+
+
+def _check(name: str, usual: Any, pairs: tuple[tuple[str, Any], ...]) -> None:
+    for parameter, value in pairs:
+        if parameter not in usual._fields:
+            near = did_you_mean(parameter, usual._fields)
+            raise ConfigError(f"--world sets {parameter!r}, which {name} does not have. {near}")
+        if isinstance(value, bool | str) or not math.isfinite(value):
+            raise ConfigError(f"--world sets {parameter}={value}, but {name} takes a finite number there.")
 
 
 def list_environments() -> list[str]:
-    """The names `make` knows."""
+    """The names that have an implementation of their own here; Gymnasium's other ids work too."""
     return sorted(registry.names(__name__))

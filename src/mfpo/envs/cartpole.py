@@ -1,5 +1,8 @@
 """CartPole-v1: keep a pole upright on a cart. The equations are Gymnasium's (Barto et al. 1983)."""
 
+from functools import partial
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -7,14 +10,19 @@ from mfpo.types import Array, Discrete, EnvSpec, Key, PureEnv
 
 NAMES = ("CartPole-v1",)
 
-GRAVITY = 9.8
-MASS_CART, MASS_POLE = 1.0, 0.1
-MASS_TOTAL = MASS_CART + MASS_POLE
-HALF_LENGTH = 0.5
-FORCE = 10.0
 TIME_STEP = 0.02
 MAX_ANGLE = 12 * 2 * jnp.pi / 360
 MAX_POSITION = 2.4
+
+
+class World(NamedTuple):
+    """What may differ from agent to agent. The names are those of Gymnasium's attributes."""
+
+    gravity: float = 9.8
+    masscart: float = 1.0
+    masspole: float = 0.1
+    length: float = 0.5  # half the pole's
+    force_mag: float = 10.0
 
 
 def reset(key: Key) -> Array:
@@ -22,15 +30,16 @@ def reset(key: Key) -> Array:
     return jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
 
 
-def step(state: Array, action: Array, key: Key) -> tuple[Array, Array, Array]:
+def step(world: World, state: Array, action: Array, key: Key) -> tuple[Array, Array, Array]:
     """One explicit Euler step; every step is worth 1, the one that ends the episode included."""
     del key  # the dynamics are deterministic
     x, x_dot, angle, angle_dot = state
-    force = jnp.where(action == 1, FORCE, -FORCE)
+    mass, moment = world.masscart + world.masspole, world.masspole * world.length
+    force = jnp.where(action == 1, world.force_mag, -world.force_mag)
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    push = (force + MASS_POLE * HALF_LENGTH * angle_dot**2 * sin) / MASS_TOTAL
-    angle_acc = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4.0 / 3.0 - MASS_POLE * cos**2 / MASS_TOTAL))
-    x_acc = push - MASS_POLE * HALF_LENGTH * angle_acc * cos / MASS_TOTAL
+    push = (force + moment * angle_dot**2 * sin) / mass
+    angle_acc = (world.gravity * sin - cos * push) / (world.length * (4.0 / 3.0 - world.masspole * cos**2 / mass))
+    x_acc = push - moment * angle_acc * cos / mass
     state = jnp.stack(
         [
             x + TIME_STEP * x_dot,
@@ -43,7 +52,12 @@ def step(state: Array, action: Array, key: Key) -> tuple[Array, Array, Array]:
     return state, jnp.float32(1.0), terminated
 
 
+def at(world: World) -> PureEnv:
+    """The environment in a given world."""
+    spec = EnvSpec("CartPole-v1", observation_shape=(4,), action=Discrete(2), horizon=500)
+    return PureEnv(spec, reset, observe=lambda state: state, step=partial(step, world), world=World(), at=at)
+
+
 def make(name: str) -> PureEnv:
-    """The environment."""
-    spec = EnvSpec(name, observation_shape=(4,), action=Discrete(2), horizon=500)
-    return PureEnv(spec, reset, observe=lambda state: state, step=step)
+    """The environment as everybody knows it."""
+    return at(World())

@@ -1,4 +1,8 @@
-"""The default engine: a round of all agents is one compiled program, spread over the JAX devices there are."""
+"""The default engine: all agents at once, spread over the JAX devices there are.
+
+With a pure environment a whole round is one compiled program. With a hosted one the parts of a round are compiled, and
+the host goes from one to the next.
+"""
 
 import functools
 from collections.abc import Callable
@@ -10,9 +14,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfpo.federation import round as federation_round
-from mfpo.federation.round import Engine, RoundLog, State, StepLog
-from mfpo.rollout import make_sampler
-from mfpo.types import Algorithm, Array, Key, Metrics, PureEnv
+from mfpo.federation.round import Engine, RoundLog, State, StepLog, Work
+from mfpo.federation.sampling import make_sampler
+from mfpo.types import Algorithm, Array, Env, HostedEnv, Key, Metrics, PureEnv, PyTree, Trajectories
 
 NAMES = ("inprocess",)
 
@@ -21,17 +25,21 @@ gather: Any = jax.lax.with_sharding_constraint
 EVERYWHERE, BY_AGENT, BY_STEP_AND_AGENT = Spec(), Spec("agents"), Spec(None, "agents")
 
 
-def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: int) -> Engine:
+Program = Callable[[State, Key, int, int], tuple[State, StepLog, Metrics]]  # state, seed, round, number of local steps
+
+
+def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int) -> Engine:
     """The engine for `agents` agents on up to `devices` devices (0: all that divide the agents evenly)."""
     used = usable_devices(agents, devices)
     mesh = Mesh(np.array(jax.devices()[:used]), ("agents",))
     placement = State(NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_AGENT))
-    program = compiled_round(algorithm, env, agents, mesh)
+    hosted = isinstance(env, HostedEnv)
+    program = hosted_round(algorithm, env, agents, mesh) if hosted else compiled_round(algorithm, env, agents, mesh)
     key = jax.random.key(seed)
 
     def round_(state: State, number: int) -> tuple[State, RoundLog]:
         steps = federation_round.count_steps(algorithm, number)
-        state, log, metrics = program(jax.device_put(state, placement), key, jnp.int32(number), jnp.int32(steps))
+        state, log, metrics = program(jax.device_put(state, placement), key, number, steps)
         federation_round.check_finite(state.server, f"round {number}")
         return state, federation_round.host_log(log, metrics, steps)
 
@@ -40,12 +48,12 @@ def make(algorithm: Algorithm, env: PureEnv, agents: int, seed: int, devices: in
 
 
 @functools.lru_cache(maxsize=8)
-def compiled_round(
-    algorithm: Algorithm, env: PureEnv, agents: int, mesh: Mesh
-) -> Callable[[State, Key, Array, Array], tuple[State, StepLog, Metrics]]:
-    """(state, seed, round, number of local steps) -> what the round gives; shared by all seeds of a setting."""
+def compiled_round(algorithm: Algorithm, env: PureEnv, agents: int, mesh: Mesh) -> Program:
+    """A round as one program; shared by all seeds of a setting."""
+    work, sample = federation_round.make_work(algorithm), make_sampler(env, algorithm, agents)
+    loop = federation_round.compiled_loop(algorithm.plan.initial_steps + algorithm.plan.local_steps)
     local = jax.shard_map(
-        functools.partial(federation_round.local, algorithm, make_sampler(env, algorithm)),
+        functools.partial(federation_round.local, work, sample, loop),
         mesh=mesh,
         in_specs=(BY_AGENT, BY_AGENT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE),
         out_specs=(BY_AGENT, BY_AGENT, BY_STEP_AND_AGENT),
@@ -56,13 +64,49 @@ def compiled_round(
     def program(state: State, seed: Key, number: Array, steps: Array) -> tuple[State, StepLog, Metrics]:
         download = algorithm.download(state.server)
         members, uploads, log = local(state.agents, jnp.arange(agents), download, seed, number, steps)
-        # on every device in full: a sum over a spread axis would depend on how many devices there are
-        uploads = gather(uploads, NamedSharding(mesh, EVERYWHERE))
-        everyone = jnp.ones(agents, bool)
-        server, metrics = federation_round.serve(algorithm, state.server, uploads, everyone, seed, number)
+        server, metrics = _serve(algorithm, mesh, state.server, uploads, seed, number)
+        return State(server, members), log, metrics
+
+    return lambda state, seed, number, steps: program(state, seed, jnp.int32(number), jnp.int32(steps))
+
+
+def hosted_round(algorithm: Algorithm, env: HostedEnv, agents: int, mesh: Mesh) -> Program:
+    """A round whose environments are stepped on the host, between the compiled parts of the agents' work."""
+    part = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
+    plain = federation_round.make_work(algorithm)
+    everyones = (EVERYWHERE,) * 3  # seed, round, step
+    work = Work(
+        receive=jax.jit(part(plain.receive, in_specs=(BY_AGENT, EVERYWHERE), out_specs=BY_AGENT)),
+        prepare=jax.jit(part(plain.prepare, in_specs=(BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT)),
+        learn=jax.jit(part(plain.learn, in_specs=(BY_AGENT, BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT)),
+        upload=jax.jit(part(plain.upload, in_specs=(BY_AGENT,), out_specs=BY_AGENT)),
+    )
+    on_host = make_sampler(env, algorithm, agents)
+    serve = jax.jit(functools.partial(_serve, algorithm, mesh))
+    one_device = jax.devices()[0]
+
+    def sample(actors: PyTree, keys: Key, ids: Array) -> Trajectories:
+        return on_host(jax.device_put(actors, one_device), jax.device_put(keys, one_device), ids)
+
+    def program(state: State, seed: Key, number: int, steps: int) -> tuple[State, StepLog, Metrics]:
+        loop = federation_round.host_loop(f"round {number}")
+        ids, download, count = jnp.arange(agents), algorithm.download(state.server), jnp.int32(number)
+        members, uploads, log = federation_round.local(
+            work, sample, loop, state.agents, ids, download, seed, count, steps
+        )
+        server, metrics = serve(state.server, uploads, seed, count)
         return State(server, members), log, metrics
 
     return program
+
+
+def _serve(
+    algorithm: Algorithm, mesh: Mesh, server: PyTree, uploads: PyTree, seed: Key, number: Array
+) -> tuple[PyTree, Metrics]:
+    # on every device in full: a sum over a spread axis would depend on how many devices there are
+    uploads = gather(uploads, NamedSharding(mesh, EVERYWHERE))
+    everyone = jnp.ones(jax.tree.leaves(uploads)[0].shape[0], bool)
+    return federation_round.serve(algorithm, server, uploads, everyone, seed, number)
 
 
 def usable_devices(agents: int, most: int) -> int:

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfpo.errors import Diverged
+from mfpo.errors import Diverged, MfpoError, StepFailed
 from mfpo.rollout import Sampler
-from mfpo.types import Algorithm, Array, Key, Metrics, PyTree
+from mfpo.types import Algorithm, Array, Key, Metrics, PyTree, Trajectories
 
 
 class Purpose(IntEnum):
@@ -89,46 +89,113 @@ def start(algorithm: Algorithm, agents: int, seed: Key) -> State:
     return state
 
 
-def local_step(
-    algorithm: Algorithm, sample: Sampler, agents: PyTree, ids: Array, seed: Key, round_number: Array, step: Array
-) -> tuple[PyTree, StepLog]:
-    """Every agent of the block samples with its policy and learns from what it saw.
+class Work(NamedTuple):
+    """The compiled parts of what a block of agents does. An engine may wrap them, `local` puts them together."""
 
-    All sample together, then learn one after the other: on a CPU that is faster than a batch of small matrix products,
-    and an agent's arithmetic does not depend on who else is in the block.
+    receive: Callable[[PyTree, PyTree], PyTree]  # agents, download -> agents
+    prepare: Callable[[PyTree, Array, Key, Array, Array], tuple[PyTree, Key]]
+    # agents, ids, seed, round, step -> actors, keys to sample with
+    learn: Callable[[PyTree, Array, Trajectories, Key, Array, Array], tuple[PyTree, StepLog]]
+    # agents, ids, batch, seed, round, step -> agents, log
+    upload: Callable[[PyTree], PyTree]  # agents -> uploads
+
+
+def make_work(algorithm: Algorithm) -> Work:
+    """The parts for an algorithm.
+
+    All agents sample together, then learn one after the other: on a CPU that is faster than a batch of small matrix
+    products, and an agent's arithmetic does not depend on who else is in the block.
     """
 
-    def key(purpose: Purpose) -> Key:
+    def keys(purpose: Purpose, ids: Array, seed: Key, round_number: Array, step: Array) -> Key:
         return jax.vmap(lambda i: address(seed, purpose, round_number, i, step))(ids)
 
-    batch = sample(jax.vmap(algorithm.actor)(agents), key(Purpose.SAMPLE))
-    agents, metrics = jax.lax.map(lambda x: algorithm.learn(*x), (agents, batch, key(Purpose.LEARN)))
-    return agents, StepLog(jnp.sum(batch.reward, axis=1), jnp.sum(batch.live, axis=1), metrics)
+    def prepare(agents: PyTree, ids: Array, seed: Key, round_number: Array, step: Array) -> tuple[PyTree, Key]:
+        return jax.vmap(algorithm.actor)(agents), keys(Purpose.SAMPLE, ids, seed, round_number, step)
+
+    def learn(
+        agents: PyTree, ids: Array, batch: Trajectories, seed: Key, round_number: Array, step: Array
+    ) -> tuple[PyTree, StepLog]:
+        own = keys(Purpose.LEARN, ids, seed, round_number, step)
+        agents, metrics = jax.lax.map(lambda x: algorithm.learn(*x), (agents, batch, own))
+        return agents, StepLog(batch.score, jnp.sum(batch.live, axis=1), metrics)
+
+    return Work(jax.vmap(algorithm.receive, (0, None)), prepare, learn, jax.vmap(algorithm.upload))
+
+
+def local_step(
+    work: Work, sample: Sampler, agents: PyTree, ids: Array, seed: Key, round_number: Array, step: Array
+) -> tuple[PyTree, StepLog]:
+    """Every agent of the block samples with its policy and learns from what it saw."""
+    actors, keys = work.prepare(agents, ids, seed, round_number, step)
+    return work.learn(agents, ids, sample(actors, keys, ids), seed, round_number, step)
+
+
+Body = Callable[[PyTree, Any], tuple[PyTree, StepLog]]  # agents, step -> agents, what the step reports
+Loop = Callable[[Body, PyTree, Any], tuple[PyTree, StepLog]]  # body, agents, steps -> agents, what all steps report
 
 
 def local(
-    algorithm: Algorithm,
+    work: Work,
     sample: Sampler,
+    loop: Loop,
     agents: PyTree,
     ids: Array,
     download: PyTree,
     seed: Key,
     round_number: Array,
-    steps: Array,
+    steps: Any,
 ) -> tuple[PyTree, PyTree, StepLog]:
-    """What a block of agents does between two communications: (agents, uploads, log of all steps)."""
-    agents = jax.vmap(algorithm.receive, (0, None))(agents, download)
+    """What a block of agents does between two communications: (agents, uploads, log of all steps).
 
-    def body(step: Array, carry: tuple[PyTree, StepLog]) -> tuple[PyTree, StepLog]:
-        agents, log = carry
-        agents, row = local_step(algorithm, sample, agents, ids, seed, round_number, step)
-        return agents, jax.tree.map(lambda rows, x: rows.at[step].set(x), log, row)
+    `loop` repeats a local step: inside a compiled program, or on the host where the environment is.
+    """
+    agents, log = loop(
+        lambda agents, step: local_step(work, sample, agents, ids, seed, round_number, step),
+        work.receive(agents, download),
+        steps,
+    )
+    return agents, work.upload(agents), log
 
-    rows = algorithm.plan.initial_steps + algorithm.plan.local_steps
-    shapes = jax.eval_shape(lambda: local_step(algorithm, sample, agents, ids, seed, round_number, jnp.int32(0))[1])
-    log = jax.tree.map(lambda s: jnp.zeros((rows, *s.shape), s.dtype), shapes)
-    agents, log = jax.lax.fori_loop(0, steps, body, (agents, log))
-    return agents, jax.vmap(algorithm.upload)(agents), log
+
+def compiled_loop(most: int) -> Loop:
+    """A loop that is part of a compiled program; of its `most` rows only the first `steps` are written."""
+
+    def loop(body: Body, agents: PyTree, steps: Array) -> tuple[PyTree, StepLog]:
+        def advance(step: Array, carry: tuple[PyTree, StepLog]) -> tuple[PyTree, StepLog]:
+            agents, row = body(carry[0], step)
+            return agents, jax.tree.map(lambda rows, x: rows.at[step].set(x), carry[1], row)
+
+        shapes = jax.eval_shape(lambda: body(agents, jnp.int32(0))[1])
+        log = jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes)
+        result: tuple[PyTree, StepLog] = jax.lax.fori_loop(0, steps, advance, (agents, log))
+        return result
+
+    return loop
+
+
+def host_loop(where: str, check: bool = False) -> Loop:
+    """A loop in Python. An exception says where it happened; with `check` every step must leave finite numbers."""
+
+    def loop(body: Body, agents: PyTree, steps: int) -> tuple[PyTree, StepLog]:
+        rows = []
+        for step in range(steps):
+            here = f"{where}, step {step}"
+            try:
+                agents, row = body(agents, jnp.int32(step))
+                jax.block_until_ready((agents, row))  # type: ignore[no-untyped-call]  # its exceptions belong here too
+            except StepFailed as error:
+                raise StepFailed(f"{error} ({here})") from error
+            except MfpoError:
+                raise
+            except Exception as error:
+                raise StepFailed(f"{type(error).__name__} in {here}: {error}") from error
+            if check:
+                check_finite((agents, row.lengths, row.metrics), here)
+            rows.append(row)
+        return agents, jax.tree.map(lambda *x: jnp.stack(x), *rows)
+
+    return loop
 
 
 def serve(

@@ -28,6 +28,7 @@ class Options(NamedTuple):
     updates: int  # Adam steps per batch
     samples: int  # live steps per Adam step
     stepsize: float
+    segments: bool = False  # columns are segments, not whole episodes
 
 
 class Critic(NamedTuple):
@@ -98,11 +99,12 @@ def advantages(
 ) -> tuple[Learner, Array, Array]:
     """GAE [H, D] with the critic as it is; then fit it to the lambda-returns. The last loss of the fit, too."""
     o = options
-    seen = normalisation.merge(learner.seen, normalisation.gather(reward_to_go(batch.reward, o.gamma), batch.live))
+    returns = reward_to_go(batch.reward, o.gamma, batch.terminated | batch.truncated if o.segments else None)
+    seen = normalisation.merge(learner.seen, normalisation.gather(returns, batch.live))
     critic = rescale(learner.critic, normalisation.merge(learner.shared, seen))
     v = map_over_time(lambda x: value(critic, x, o.activation), (obs,), batch.length)
     last_value = value(critic, last_obs, o.activation)
-    a = generalised_advantage(batch.reward, v, batch.live, batch.terminated, last_value, o.gamma, o.gae_lambda)
+    a = generalised_advantage(batch, v, last_value, o.gamma, o.gae_lambda, o.segments)
     target = (a + v - critic.returns.mean) / normalisation.deviation(critic.returns)
 
     def update(i: Array, carry: tuple[Layers, PyTree, Array]) -> tuple[Layers, PyTree, Array]:

@@ -16,14 +16,15 @@ from mfpo.types import Array, Metrics, Trajectories
 WEIGHTS = ("trajectory", "decision", "action", "none")
 
 
-def reward_to_go(reward: Array, gamma: float) -> Array:
-    """G_h = r_h + gamma G_{h+1}."""
+def reward_to_go(reward: Array, gamma: float, ended: Array | None = None) -> Array:
+    """G_h = r_h + gamma G_{h+1}; where an episode `ended` [H, D] and another follows, G_h = r_h."""
 
-    def back(g: Array, r: Array) -> tuple[Array, Array]:
-        g = r + gamma * g
+    def back(g: Array, now: tuple[Array, Array | None]) -> tuple[Array, Array]:
+        r, last = now
+        g = r + gamma * (g if last is None else jnp.where(last, 0.0, g))
         return g, g
 
-    return jax.lax.scan(back, jnp.zeros_like(reward[0]), reward, reverse=True)[1]
+    return jax.lax.scan(back, jnp.zeros_like(reward[0]), (reward, ended), reverse=True)[1]
 
 
 def leave_one_out_mean(x: Array) -> Array:
@@ -54,14 +55,20 @@ def monte_carlo_advantage(batch: Trajectories, gamma: float, estimator: str, bas
 
 
 def generalised_advantage(
-    reward: Array, value: Array, live: Array, terminated: Array, last_value: Array, gamma: float, lam: float
+    batch: Trajectories, value: Array, last_value: Array, gamma: float, lam: float, segments: bool = False
 ) -> Array:
-    """GAE(lambda), Schulman et al. 2016. A truncated trajectory is worth `last_value` [D] beyond its end."""
+    """GAE(lambda), Schulman et al. 2016. A truncated episode is worth the value of what follows beyond its end.
+
+    That is `last_value` [D] at the end of a column; within a segment the slot after a truncated step has it.
+    """
     following = jnp.concatenate([value[1:], last_value[None]])
-    goes_on = jnp.concatenate([live[1:], jnp.zeros_like(live[:1])])
-    next_value = jnp.where(goes_on, following, jnp.where(terminated, 0.0, last_value))
-    delta = jnp.where(live, reward + gamma * next_value - value, 0.0)
-    return reward_to_go(delta, gamma * lam)
+    if not segments:
+        goes_on = jnp.concatenate([batch.live[1:], jnp.zeros_like(batch.live[:1])])
+        following = jnp.where(goes_on, following, last_value)
+    next_value = jnp.where(batch.terminated, 0.0, following)
+    delta = jnp.where(batch.live, batch.reward + gamma * next_value - value, 0.0)
+    ended = batch.terminated | batch.truncated | ~batch.live if segments else None
+    return reward_to_go(delta, gamma * lam, ended)
 
 
 def standardise(x: Array, live: Array) -> Array:

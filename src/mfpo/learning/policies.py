@@ -2,7 +2,8 @@
 
 A policy remembers its *raw* action: the index of a discrete action, or the Gaussian sample before squashing. The
 squashing has no parameters, so its Jacobian cancels in every log-probability ratio and vanishes in every gradient;
-working with raw actions avoids its numerical trouble near the bounds.
+working with raw actions avoids its numerical trouble near the bounds. Several discrete actions at once are independent
+categorical variables, a row of logits each.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from mfpo.learning.nets import Layers, apply_mlp, init_mlp
-from mfpo.types import Array, Box, Discrete, EnvSpec, Key, PyTree
+from mfpo.types import Array, Box, Discrete, EnvSpec, Key, MultiDiscrete, PyTree
 
 SQUASHES = ("tanh", "clip")
 FIRST_OUTPUT_SCALE = 0.01  # near-uniform or near-zero first actions
+NEVER = -1e9  # the logit of an action that does not exist; finite, so that zero times it is zero
 
 
 class Policy(NamedTuple):
@@ -52,6 +54,8 @@ def make_policy(spec: EnvSpec, hidden: tuple[int, ...], activation: str, initial
     (n_obs,) = spec.observation_shape
     if isinstance(spec.action, Discrete):
         return _categorical(n_obs, spec.action.n, hidden, activation)
+    if isinstance(spec.action, MultiDiscrete):
+        return _categoricals(n_obs, spec.action.n, hidden, activation)
     return _gaussian(n_obs, spec.action, hidden, activation, initial_std, squash)
 
 
@@ -63,34 +67,58 @@ def flat(init: Callable[[Key], PyTree]) -> tuple[Callable[[Key], Array], Callabl
 
 
 def _categorical(n_obs: int, n_actions: int, hidden: tuple[int, ...], activation: str) -> Policy:
-    def sample(logits: Array, key: Key) -> Array:
-        """Inverse transform: one uniform number per action is all the randomness it needs."""
-        cumulative = jnp.cumsum(jax.nn.softmax(logits))[:-1]
-        return jnp.sum(jax.random.uniform(key) > cumulative).astype(jnp.int32)
-
-    def fisher(logits: Array, tangent: Array) -> Array:
-        p = jax.nn.softmax(logits)
-        return p * (tangent - jnp.dot(p, tangent))
-
     init, unravel = flat(lambda key: init_mlp(key, (n_obs, *hidden, n_actions), FIRST_OUTPUT_SCALE))
     return Policy(
         init=init,
         unravel=unravel,
         distribution=lambda network, obs: apply_mlp(network, obs, activation),
-        sample=sample,
+        sample=lambda logits, key: _draw(logits, jax.random.uniform(key)),
         mode=lambda logits: jnp.argmax(logits).astype(jnp.int32),
-        log_prob=lambda logits, raw: jnp.sum(jax.nn.log_softmax(logits) * jax.nn.one_hot(raw, n_actions)),
-        fisher=fisher,
+        log_prob=_log_probability,
+        fisher=_categorical_fisher,
         action=lambda raw: raw,
     )
+
+
+def _categoricals(n_obs: int, n: tuple[int, ...], hidden: tuple[int, ...], activation: str) -> Policy:
+    """The rows of logits are as long as the longest; what the others do not use is `NEVER`."""
+    sizes = np.array(n)
+    column = np.arange(sizes.max())
+    exists = column < sizes[:, None]
+    place = np.where(exists, (np.cumsum(sizes) - sizes)[:, None] + column, 0)  # of a logit in the network's output
+
+    def sample(logits: Array, key: Key) -> Array:
+        index = jax.vmap(_draw)(logits, jax.random.uniform(key, sizes.shape))
+        return jnp.minimum(index, sizes - 1)  # probabilities may add up to a little less than one
+
+    one = _categorical(n_obs, int(sizes.sum()), hidden, activation)
+    return one._replace(
+        distribution=lambda network, obs: jnp.where(exists, one.distribution(network, obs)[place], NEVER),
+        sample=sample,
+        mode=jax.vmap(one.mode),
+        log_prob=lambda logits, raw: jnp.sum(jax.vmap(one.log_prob)(logits, raw)),
+        fisher=jax.vmap(one.fisher),
+    )
+
+
+def _draw(logits: Array, uniform: Array) -> Array:
+    """Inverse transform: one uniform number per action is all the randomness it needs."""
+    cumulative = jnp.cumsum(jax.nn.softmax(logits))[:-1]
+    return jnp.sum(uniform > cumulative).astype(jnp.int32)
+
+
+def _log_probability(logits: Array, raw: Array) -> Array:
+    return jnp.sum(jax.nn.log_softmax(logits) * jax.nn.one_hot(raw, logits.shape[-1]))
+
+
+def _categorical_fisher(logits: Array, tangent: Array) -> Array:
+    p = jax.nn.softmax(logits)
+    return p * (tangent - jnp.dot(p, tangent))
 
 
 def _gaussian(
     n_obs: int, box: Box, hidden: tuple[int, ...], activation: str, initial_std: float, squash: str
 ) -> Policy:
-    low, high = jnp.array(box.low), jnp.array(box.high)
-    bound = jnp.tanh if squash == "tanh" else lambda raw: jnp.clip(raw, -1.0, 1.0)
-
     def network(key: Key) -> GaussianNetwork:
         mean = init_mlp(key, (n_obs, *hidden, len(box.low)), FIRST_OUTPUT_SCALE)
         return GaussianNetwork(mean, jnp.full(len(box.low), jnp.log(initial_std)))
@@ -108,5 +136,21 @@ def _gaussian(
         mode=lambda dist: dist.mean,
         log_prob=log_prob,
         fisher=lambda dist, tangent: Gaussian(tangent.mean * jnp.exp(-2 * dist.log_std), 2 * tangent.log_std),
-        action=lambda raw: low + (high - low) * 0.5 * (bound(raw) + 1.0),
+        action=_squash(box, squash),
     )
+
+
+def _squash(box: Box, squash: str) -> Callable[[Array], Array]:
+    """raw -> action: `squash` between two bounds, softplus above or below a single one, nothing without any."""
+    below, above = np.isfinite(box.low), np.isfinite(box.high)
+    low, high = jnp.where(below, jnp.array(box.low), -1.0), jnp.where(above, jnp.array(box.high), 1.0)
+    bound = jnp.tanh if squash == "tanh" else lambda raw: jnp.clip(raw, -1.0, 1.0)
+
+    def between(raw: Array) -> Array:
+        return low + (high - low) * 0.5 * (bound(raw) + 1.0)
+
+    def anywhere(raw: Array) -> Array:
+        half = jnp.where(below, low + jax.nn.softplus(raw), high - jax.nn.softplus(-raw))
+        return jnp.where(below & above, between(raw), jnp.where(below | above, half, raw))
+
+    return between if np.all(below & above) else anywhere

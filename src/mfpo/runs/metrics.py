@@ -17,16 +17,18 @@ Row = dict[str, Any]
 
 def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float) -> Row:
     """The line of a round: counts so far, then this round's episodes, learning, merge and cost."""
+    ended = log.returns[~np.isnan(log.returns)]  # segments in which no episode ended have no return
+    ended = ended if ended.size else np.full(1, np.nan)
     row: Row = {
         "round": progress.round,
         "env_steps": progress.env_steps,
         "trajectories_per_agent": progress.trajectories_per_agent,
         "bytes_up": progress.bytes_up,
         "bytes_down": progress.bytes_down,
-        "return_mean": np.mean(log.returns, dtype=np.float64),
-        "return_std": np.std(log.returns, dtype=np.float64),
-        "return_min": np.min(log.returns),
-        "return_max": np.max(log.returns),
+        "return_mean": np.mean(ended, dtype=np.float64),
+        "return_std": np.std(ended, dtype=np.float64),
+        "return_min": np.min(ended),
+        "return_max": np.max(ended),
         "length_mean": np.mean(log.lengths, dtype=np.float64),
     }
     row |= {name: np.mean(values, dtype=np.float64) for name, values in log.learn.items()}

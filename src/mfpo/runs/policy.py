@@ -14,7 +14,7 @@ from mfpo import algorithms
 from mfpo.config import as_dict, build
 from mfpo.errors import MfpoError, RunError
 from mfpo.runs import directory, files, tensors
-from mfpo.types import Algorithm, Box, Discrete, EnvSpec, Key, PyTree
+from mfpo.types import Algorithm, Box, Discrete, EnvSpec, Key, MultiDiscrete, PyTree
 
 FORMAT = 1
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
@@ -133,23 +133,22 @@ def _rebuild(values: Any, named: dict[str, np.ndarray], weights: Path, descripti
 
 
 def _spec_to_plain(spec: EnvSpec) -> dict[str, Any]:
-    action = spec.action
+    action = {name: list(x) if isinstance(x, tuple) else x for name, x in spec.action._asdict().items()}
     return {
         "id": spec.id,
         "observation_shape": list(spec.observation_shape),
-        "action": {"n": action.n}
-        if isinstance(action, Discrete)
-        else {"low": list(action.low), "high": list(action.high)},
+        "action": action,
         "horizon": spec.horizon,
     }
 
 
 def _spec_from_plain(values: dict[str, Any]) -> EnvSpec:
-    action = values["action"]
+    action = {name: tuple(x) if isinstance(x, list) else x for name, x in values["action"].items()}
+    kind = Box if "low" in action else MultiDiscrete if isinstance(action["n"], tuple) else Discrete
     return EnvSpec(
         id=values["id"],
         observation_shape=tuple(values["observation_shape"]),
-        action=Discrete(action["n"]) if "n" in action else Box(tuple(action["low"]), tuple(action["high"])),
+        action=kind(**action),
         horizon=values["horizon"],
     )
 

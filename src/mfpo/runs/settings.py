@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from mfpo import algorithms, registry
+from mfpo import algorithms
 from mfpo.config import build, field_types, option, validate
 from mfpo.errors import ConfigError, UnknownName, did_you_mean
 from mfpo.federation import ENGINES
@@ -16,7 +16,7 @@ from mfpo.federation import ENGINES
 class Settings:
     """Everything about a run but its algorithm's own settings; both together fix the result."""
 
-    env: str = option(MISSING, "environment to learn, as `mfpo list` names it")
+    env: str = option(MISSING, "environment to learn: of `mfpo list`, a Gymnasium id, or package.module:EnvId")
     algorithm: str = option("mfpo", "learning algorithm, as `mfpo list` names it")
     preset: str = option(
         "default", "named set of values for this environment and algorithm; your own flags win over it"
@@ -24,6 +24,8 @@ class Settings:
     agents: int = option(10, "number of agents that learn together", symbol="N", least=1, most=10**6)
     rounds: int = option(30, "number of communication rounds", symbol="T", least=1)
     seed: int = option(0, "the one source of all randomness; the same seed gives the same run", least=0, most=2**32 - 1)
+    horizon: int = option(0, "steps after which an episode is cut; 0: the environment's own limit", symbol="H", least=0)
+    world: str = option("", "how the agents' worlds differ, as in 'length=0.3..0.7 gravity=9.8,12'")
     engine: str = option(
         "inprocess", "where the agents run: all at once, or one by one with exact errors", choices=ENGINES
     )
@@ -39,7 +41,6 @@ class Settings:
 def resolve(settings_values: Mapping[str, Any], algorithm_values: Mapping[str, Any]) -> tuple[Settings, Any]:
     """Settings and algorithm config, from the values that were asked for; preset and defaults fill in the rest."""
     asked = _asked(settings_values)
-    registry.get("mfpo.envs", asked.env)
     config_class = algorithms.config_class(asked.algorithm)
     preset = _preset(asked.env, asked.algorithm, asked.preset)
     of_run = preset.pop("run", {})

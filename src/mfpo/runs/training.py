@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfpo import algorithms, envs, federation
-from mfpo.errors import Diverged, RunError
+from mfpo.errors import Diverged, RunError, StepFailed
 from mfpo.runs import checkpoint, directory, files, metrics, summary
 from mfpo.runs.checkpoint import Progress
 from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
 from mfpo.runs.settings import Settings
-from mfpo.types import Algorithm, PureEnv
+from mfpo.types import Algorithm, Env
 
 Callback = Callable[[metrics.Row], object]
 Notice = Callable[[str], object]
@@ -48,7 +48,7 @@ class _Job(NamedTuple):
 
     settings: Settings
     config: Any
-    env: PureEnv
+    env: Env
     algorithm: Algorithm
     engine: federation.Engine
 
@@ -129,7 +129,7 @@ def evaluate_run(
         seed=settings.seed if seed is None else seed,
     )
     policy = load_policy(place)
-    env = envs.make(settings.env)
+    env = _make_env(settings)
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
     return {**_evaluate(algorithm, env, policy.params, settings, greedy), "seed": settings.seed, "greedy": greedy}
 
@@ -138,8 +138,12 @@ def _warn(sentence: str) -> None:
     warnings.warn(sentence, stacklevel=3)
 
 
+def _make_env(settings: Settings) -> Env:
+    return envs.make(settings.env, settings.horizon, settings.world, settings.agents)
+
+
 def _assemble(settings: Settings, config: Any) -> _Job:
-    env = envs.make(settings.env)
+    env = _make_env(settings)
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
     engine = federation.make_engine(settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices)
     # the config names the devices really used: how many there are can change the last bits of a result
@@ -202,6 +206,8 @@ def _one_round(
         kept = f"The last finite state is checkpoint {number - 1} in {path}" if number > 1 else "It was the first round"
         sentence = str(error).rstrip(".")
         raise Diverged(f"{sentence}. {kept}; train again with a smaller --stepsize.") from error
+    except StepFailed as error:
+        raise StepFailed(f"{error}. All earlier rounds are safe; go on with: {files.resume_command(path)}") from error
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
     steps, _, episodes = log.returns.shape
@@ -233,13 +239,20 @@ def _finish(path: Path, job: _Job, state: federation.State, progress: Progress, 
     return Run(path, settings, job.config, rows, outcome, policy)
 
 
-def _evaluate(
-    algorithm: Algorithm, env: PureEnv, params: Any, settings: Settings, greedy: bool = False
-) -> dict[str, Any]:
-    returns = federation.evaluate(algorithm, env, params, settings.seed, settings.evaluation_episodes, greedy=greedy)
-    return {
+def _evaluate(algorithm: Algorithm, env: Env, params: Any, settings: Settings, greedy: bool = False) -> dict[str, Any]:
+    """The score on fresh episodes; if the agents' worlds differ, in each of them, and over all of them together."""
+    episodes = settings.evaluation_episodes
+    of_agents = [
+        federation.evaluate(algorithm, env, params, settings.seed, episodes, greedy, agent)
+        for agent in range(len(env.worlds) or 1)
+    ]
+    returns = np.concatenate(of_agents)
+    result = {
         "mean": metrics.plain(np.mean(returns, dtype=np.float64)),
         "std": metrics.plain(np.std(returns, dtype=np.float64)),
         "episodes": len(returns),
         "returns": [metrics.plain(value) for value in returns],
     }
+    if env.worlds:
+        result["agents"] = [metrics.plain(np.mean(x, dtype=np.float64)) for x in of_agents]
+    return result

@@ -1,0 +1,209 @@
+"""MuJoCo locomotion, Gymnasium's v5 tasks, all copies stepped in one call of MuJoCo's thread pool.
+
+Here are the tasks whose observation and reward are functions of positions, velocities and action; Ant and Humanoid also
+need contact forces and positions of bodies, and run through Gymnasium itself.
+"""
+
+import contextlib
+import copy
+import functools
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mfpo.errors import ConfigError, CopyFailed, MissingExtra
+from mfpo.types import Box, EnvSpec, HostedEnv
+
+NAMES = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "InvertedPendulum-v5")
+
+PER_THREAD = 16  # copies worth a thread: a second one takes a tenth of the speed per core of 20 HalfCheetahs
+
+Floats = NDArray[np.float64]
+
+
+class World(NamedTuple):
+    """The physics. A task that lacks something (contacts, damping) is the same for every multiplier of it."""
+
+    gravity: float = 9.81  # m/s², downwards
+    friction: float = 1.0  # multiplies the sliding friction of every surface,
+    mass: float = 1.0  # the mass and the inertia of every body,
+    damping: float = 1.0  # and the damping of every joint
+
+
+def always(qpos: Floats, qvel: Floats) -> NDArray[np.bool_]:
+    """A task without an end."""
+    return np.ones(len(qpos), np.bool_)
+
+
+def hopper_stands(qpos: Floats, qvel: Floats) -> NDArray[np.bool_]:
+    """High enough, nearly upright, and nothing but its place on the track beyond ±100."""
+    calm = (np.abs(qpos[:, 2:]) < 100).all(axis=1) & (np.abs(qvel) < 100).all(axis=1)
+    return calm & (qpos[:, 1] > 0.7) & (np.abs(qpos[:, 2]) < 0.2)
+
+
+def walker_stands(qpos: Floats, qvel: Floats) -> NDArray[np.bool_]:
+    """Neither down nor in the air, and less than a radian from upright."""
+    return (qpos[:, 1] > 0.8) & (qpos[:, 1] < 2.0) & (np.abs(qpos[:, 2]) < 1.0)
+
+
+def pole_stands(qpos: Floats, qvel: Floats) -> NDArray[np.bool_]:
+    """At most 0.2 radians from upright."""
+    return np.isfinite(qpos).all(axis=1) & np.isfinite(qvel).all(axis=1) & (np.abs(qpos[:, 1]) <= 0.2)
+
+
+class Task(NamedTuple):
+    """One row per environment; an episode ends as soon as the copy is not healthy."""
+
+    xml: str  # among Gymnasium's assets
+    frame_skip: int  # physics steps per step
+    healthy: Callable[[Floats, Floats], NDArray[np.bool_]]  # qpos, qvel [n, ...] -> [n]
+    hidden: int  # leading positions that are not observed: where on the track it is
+    max_speed: float  # velocities are observed up to ±this
+    forward: float  # the reward: this times the speed along the track,
+    alive: float  # plus this if healthy,
+    effort: float  # minus this times the square of the action
+    noise: float  # positions begin uniform within ±this of the model's,
+    normal: bool  # velocities uniform likewise, or normal with this standard deviation
+
+
+TASKS = {
+    "HalfCheetah-v5": Task("half_cheetah.xml", 5, always, 1, math.inf, 1.0, 0.0, 0.1, 0.1, True),
+    "Hopper-v5": Task("hopper.xml", 4, hopper_stands, 1, 10.0, 1.0, 1.0, 1e-3, 5e-3, False),
+    "Walker2d-v5": Task("walker2d_v5.xml", 4, walker_stands, 1, 10.0, 1.0, 1.0, 1e-3, 5e-3, False),
+    "Swimmer-v5": Task("swimmer.xml", 4, always, 2, math.inf, 1.0, 0.0, 1e-4, 0.1, False),
+    "InvertedPendulum-v5": Task("inverted_pendulum.xml", 2, pole_stands, 0, math.inf, 0.0, 1.0, 0.0, 0.01, False),
+}
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """MuJoCo neither prints its warnings nor writes MUJOCO_LOG.TXT into the working folder."""
+    import mujoco
+
+    config = mujoco.MjLogConfig.get()
+    before = config.logto_console, config.logto_file
+    config.logto_console = config.logto_file = False
+    config.set()
+    try:
+        yield
+    finally:
+        config.logto_console, config.logto_file = before
+        config.set()
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """Gymnasium's model, except that a copy that diverges stays so; MuJoCo would put it back to its start."""
+    gymnasium = importlib.util.find_spec("gymnasium")  # found only: its import takes longer than all else here
+    try:
+        import mujoco.batch
+    except ImportError:
+        raise MissingExtra(name, "mujoco") from None
+    if gymnasium is None or gymnasium.origin is None:
+        raise MissingExtra(name, "mujoco")
+    with quiet():
+        path = Path(gymnasium.origin).parent / "envs" / "mujoco" / "assets" / TASKS[name].xml
+        model = mujoco.MjModel.from_xml_path(str(path))
+    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
+    return model
+
+
+def build(name: str, world: World) -> Any:
+    """The model in this world."""
+    import mujoco
+
+    model = copy.copy(load(name))
+    model.opt.gravity[2] = -world.gravity
+    model.geom_friction[:, 0] *= world.friction
+    model.body_mass *= world.mass
+    model.body_inertia *= world.mass
+    model.dof_damping *= world.damping
+    mujoco.mj_setConst(model, mujoco.MjData(model))  # what MuJoCo derives from these
+    return model
+
+
+def check(name: str, given: Mapping[str, float]) -> World:
+    """The world with these parameters."""
+    world = World()._replace(**given)
+    for key, value in world._asdict().items():
+        if not (0 < value < math.inf or (key == "gravity" and value == 0)):
+            least = "0 or more" if key == "gravity" else "greater than 0"
+            raise ConfigError(f"The world of {name} has {key} = {value}, which has to be finite and {least}.")
+    return world
+
+
+class Simulations:
+    """`Copies` of one task.
+
+    `mujoco.batch` carries the solver's warm start from call to call, so that a run is Gymnasium's bit for bit.
+    `mujoco.rollout` does not and is no faster: 200 HalfCheetahs are 3e-3 away after 60 steps and anywhere after 100,
+    whether it starts from zero or from the last change of velocity.
+    """
+
+    def __init__(self, name: str, worlds: Sequence[World]) -> None:
+        from mujoco.batch import Batch
+
+        models = {world: build(name, world) for world in set(worlds)}
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.task = TASKS[name]
+        self.time = self.task.frame_skip * load(name).opt.timestep
+        self.batch = Batch(load(name), len(worlds), max(1, min(cores, len(worlds) // PER_THREAD)))
+        self.batch.set_models([models[world] for world in worlds])
+        self.start = self.batch.state[0].copy()
+        self.qpos, self.qvel, self.ctrl = (self.batch.bind(field) for field in ("qpos", "qvel", "ctrl"))
+
+    def observe(self, qpos: Floats, qvel: Floats) -> NDArray[np.float32]:
+        """Positions but for the hidden ones, then velocities."""
+        most = self.task.max_speed
+        seen = qvel.clip(-most, most) if most < math.inf else qvel
+        return np.concatenate((qpos[:, self.task.hidden :], seen), axis=1, dtype=np.float32, casting="same_kind")
+
+    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Begin episodes where Gymnasium begins them with the same seeds."""
+        noise, normal = self.task.noise, self.task.normal
+        self.batch.state[which] = self.start
+        for i, seed in zip(which, seeds, strict=True):
+            rng = np.random.default_rng(int(seed))
+            qpos, qvel = self.qpos[i], self.qvel[i]
+            qpos += rng.uniform(-noise, noise, len(qpos))
+            qvel += noise * rng.standard_normal(len(qvel)) if normal else rng.uniform(-noise, noise, len(qvel))
+        return self.observe(self.qpos[which], self.qvel[which])
+
+    def step(
+        self, which: NDArray[np.intp], action: NDArray[Any]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+        """One step in each. MuJoCo keeps the action within its bounds; its price is that of the action as given."""
+        from mujoco.batch import SimulationError
+
+        task, before = self.task, self.qpos[which, 0]
+        self.ctrl[which] = action
+        try:
+            with quiet():
+                self.batch.step(None if len(which) == len(self.qpos) else np.sort(which), task.frame_skip)
+        except SimulationError as error:
+            raise CopyFailed(int(error.ids[0]), self.batch.error(int(error.ids[0]))) from error
+        qpos, qvel = self.qpos[which], self.qvel[which]
+        with np.errstate(over="ignore", invalid="ignore"):  # a copy that diverged is the caller's to find
+            healthy = task.healthy(qpos, qvel)
+            speed = (qpos[:, 0] - before) / self.time
+            effort = np.square(action, dtype=np.float64).sum(axis=1)
+            reward = task.forward * speed + task.alive * healthy - task.effort * effort
+            return self.observe(qpos, qvel), reward.astype(np.float32), ~healthy, np.zeros(len(which), np.bool_)
+
+    def close(self) -> None:
+        """Free the simulations and their threads."""
+        vars(self).clear()
+
+
+def make(name: str) -> HostedEnv:
+    """The environment."""
+    model = load(name)
+    low, high = (tuple(bound.tolist()) for bound in model.actuator_ctrlrange.T)
+    spec = EnvSpec(name, (model.nq + model.nv - TASKS[name].hidden,), Box(low, high), horizon=1000)
+    return HostedEnv(spec, World(), lambda worlds: Simulations(name, [check(name, world) for world in worlds]))

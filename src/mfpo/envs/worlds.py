@@ -1,0 +1,48 @@
+"""Different agents, different worlds: from a line such as "length=0.3..0.7 gravity=9.8,12" to one world per agent.
+
+A range a..b is spread evenly over the agents, a list a,b,c is dealt out in turn, a single value is everybody's.
+"""
+
+from typing import Any
+
+from mfpo.errors import ConfigError
+
+HOW = "write it as in --world 'length=0.3..0.7 gravity=9.8,12'"
+
+
+def parse(text: str, agents: int) -> tuple[tuple[tuple[str, Any], ...], ...]:
+    """The parameters of every agent's world as (name, value) pairs; empty without any.
+
+    >>> parse("length=0.5..0.7 gravity=9,10", 3)
+    ((('length', 0.5), ('gravity', 9)), (('length', 0.6), ('gravity', 10)), (('length', 0.7), ('gravity', 9)))
+    """
+    columns = {}
+    for part in text.split():
+        name, equals, values = part.partition("=")
+        if not (name and equals and values):
+            raise ConfigError(f"--world has {part!r}, which is not a parameter and its values; {HOW}.")
+        if name in columns:
+            raise ConfigError(f"--world gives {name!r} twice; give each parameter once, {HOW}.")
+        columns[name] = _spread(name, values, agents)
+    return tuple(tuple((name, values[i]) for name, values in columns.items()) for i in range(agents)) if columns else ()
+
+
+def _spread(name: str, text: str, agents: int) -> list[Any]:
+    if ".." in text:
+        low, high = (_value(end) for end in text.split("..", 1))
+        if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+            raise ConfigError(f"--world has the range {name}={text!r}, but both ends must be numbers; {HOW}.")
+        return [round(low + (high - low) * i / max(agents - 1, 1), 12) for i in range(agents)]
+    values = [_value(item) for item in text.split(",")]
+    return [values[i % len(values)] for i in range(agents)]
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
