@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfpo import envs
 from mfpo.federation.sampling import make_sampler
 from mfpo.rollout import Sampler, greedy_act, pure_sampler
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Box, EnvSpec, Key, Plan, PureEnv, Trajectories
@@ -168,3 +169,18 @@ def test_greedy_act_ignores_the_key() -> None:
     algorithm = algorithm_that(greedy=lambda params, obs: params + obs)
     one, two = (greedy_act(algorithm)(jnp.float32(1.0), jnp.float32(2.0), jax.random.key(i)) for i in range(2))
     assert one == two == (3.0, 3.0)
+
+
+def test_every_agent_lives_in_its_own_world() -> None:
+    """Pendulums in other gravities: the same keys, other episodes; the usual one as if there were no other."""
+    env = envs.make("Pendulum-v1")
+    other = envs.make("Pendulum-v1", world="g=10,3", agents=2)
+    still = lambda actor, obs, key: (jnp.zeros(1),) * 2  # noqa: E731
+    keys = jnp.stack([jax.random.key(0)] * 2)
+    same, mixed = (jax.jit(pure_sampler(e, still, 2))(jnp.zeros(2), keys, jnp.arange(2)) for e in (env, other))
+    assert np.array_equal(same.reward[0], same.reward[1])
+    np.testing.assert_allclose(mixed.reward[0], same.reward[0], atol=1e-4)
+    assert np.abs(mixed.reward[1] - same.reward[1]).max() > 1
+    assert np.array_equal(mixed.obs[0, 0], mixed.obs[1, 0])
+    alone = jax.jit(pure_sampler(other, still, 2))(jnp.zeros(1), keys[:1], jnp.array([1]))
+    np.testing.assert_allclose(alone.reward[0], mixed.reward[1], atol=1e-4)

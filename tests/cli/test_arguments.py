@@ -21,7 +21,7 @@ def no_training(monkeypatch):
     ("arguments", "sentence"),
     [
         ("trian CartPole-v1", "There is no command 'trian'. Did you mean train?"),
-        ("train CartPol-v1", "There is no environment called 'CartPol-v1'. Did you mean CartPole-v1?"),
+        ("train CartPol-v1", "There is no environment called 'CartPol-v1'. Did you mean CartPole-v1 or CartPole-v0?"),
         ("train CartPole-v1 --algorithm mfop", "There is no algorithm called 'mfop'. Did you mean mfpo?"),
         ("train CartPole-v1 --preset defualt", "no preset 'defualt' for mfpo on CartPole-v1. Did you mean default?"),
         ("train CartPole-v1 --engine debgu", "--engine is 'debgu'. Did you mean debug?"),

@@ -188,7 +188,7 @@ def test_complete_episodes(pair: Pair) -> None:
         return action, action
 
     keys = jax.random.split(jax.random.key(0), 2)
-    runs = jax.jit(pure_sampler(pair.ours, act, 4))(jnp.array([False, True]), keys)
+    runs = jax.jit(pure_sampler(pair.ours, act, 4))(jnp.array([False, True]), keys, jnp.arange(2))
     at_random, steadily = (jax.tree.map(lambda x, i=i: np.asarray(x[i]), runs) for i in range(2))
     for d in range(4):
         length, terminated, truncated = replay(pair, at_random, d)
@@ -212,3 +212,32 @@ def test_resets_are_distributed_as_gymnasiums(pair: Pair) -> None:
         assert np.abs(share[0] - share[1]).max() < 0.07  # two-sample Kolmogorov-Smirnov, one in ten thousand
     correlation = np.corrcoef(ours.T) - np.eye(ours.shape[1])
     assert np.abs(correlation).max() < 0.1  # the dimensions are drawn independently
+
+
+def derive(env: Any) -> None:
+    """CartPole keeps products of its parameters."""
+    if hasattr(env, "masspole"):
+        env.total_mass, env.polemass_length = env.masspole + env.masscart, env.masspole * env.length
+
+
+def test_another_world_is_that_of_gymnasium_with_other_attributes(pair: Pair) -> None:
+    assert pair.ours.at is not None
+    usual, env = pair.ours.world, pair.theirs.unwrapped
+    env.reset(seed=0)
+    state = np.asarray(pair.adapter.get_state(env), np.float32)
+    action = 1 if isinstance(pair.ours.spec.action, Discrete) else np.array([0.7], np.float32)
+    for name, value in usual._asdict().items():
+        assert getattr(env, name) == value
+        ours = pair.ours.at(usual._replace(**{name: 1.7 * value}))
+        expected = {}
+        for factor in (1.0, 1.7):
+            setattr(env, name, factor * value)
+            derive(env)
+            pair.adapter.set_state(env, state)
+            env.step(action)
+            expected[factor] = np.array(pair.adapter.get_state(env))
+        setattr(env, name, value)
+        derive(env)
+        after, _, _ = ours.step(jnp.asarray(state), jnp.asarray(action), jax.random.key(0))
+        np.testing.assert_allclose(after, expected[1.7], rtol=1e-5, atol=1e-6)
+        assert not np.allclose(expected[1.0], expected[1.7], rtol=1e-5, atol=1e-6), name

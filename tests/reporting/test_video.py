@@ -65,7 +65,7 @@ def test_an_mp4_is_written_and_no_half_file_is_left(tmp_path):
 def test_bad_requests_are_refused_in_a_sentence(tmp_path):
     with pytest.raises(ConfigError, match=r"should end in \.gif or \.mp4"):
         save_film(small(2), tmp_path / "episode.avi")
-    with pytest.raises(MfpoError, match="Gymnasium cannot draw Nope-v1"):
+    with pytest.raises(MfpoError, match="There is no environment called 'Nope-v1'"):
         film_episode(Balance(), "Nope-v1")
     with pytest.raises(MfpoError, match="cannot be written"):
         save_film(small(2), tmp_path / "missing" / "episode.gif")

@@ -44,7 +44,6 @@ def test_environment_without_presets_has_the_dataclass_defaults(fake: ModuleType
     ("options", "error", "words"),
     [
         ({"preset": "papr"}, UnknownName, "Did you mean paper?"),
-        ({"env": "CartPol-v1"}, UnknownName, "Did you mean CartPole-v1?"),
         ({"algorithm": "fakir"}, UnknownName, "fakir"),
         ({"agents": 0}, ConfigError, "--agents is 0, but it must be at least 1"),
         ({"rounds": 2.5}, ConfigError, "--rounds is 2.5"),

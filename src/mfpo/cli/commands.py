@@ -193,7 +193,7 @@ def play(args: argparse.Namespace) -> int:
     place = Path(args.run)
     out = check_format(args.out or (place if place.is_dir() else place.parent) / "episode.gif")
     policy = load_policy(place, seed=args.seed)
-    film = film_episode(policy, policy.spec.id, args.seed, args.greedy)
+    film = film_episode(policy, policy.spec.id, args.seed, args.greedy, policy.spec.horizon)
     save_film(film, out)
     print(f"return {film.episode_return:.1f} in {len(film.frames) - 1} steps: {out}")
     return 0

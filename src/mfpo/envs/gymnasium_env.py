@@ -47,7 +47,9 @@ def make(name: str, horizon: int = 0, world: World | None = None) -> HostedEnv:
     return HostedEnv(spec=first.spec, world=None, open=functools.partial(_Copies, registration, first.spec))
 
 
-class _Copy(NamedTuple):
+class Copy(NamedTuple):
+    """A single environment of Gymnasium, and how we talk to it."""
+
     env: Any
     spec: EnvSpec
     encode: Callable[[Any], NDArray[Any]]  # an observation of the environment -> a flat vector
@@ -58,7 +60,7 @@ class _Copies:
     """The environments, stepped one after the other in this thread."""
 
     def __init__(self, registration: Any, spec: EnvSpec, worlds: Sequence[World]) -> None:
-        self._copies: list[_Copy] = []
+        self._copies: list[Copy] = []
         self._size = spec.observation_shape[0]
         try:
             for world in worlds:
@@ -105,11 +107,19 @@ class _Copies:
         self._copies.clear()
 
 
+def make_copy(name: str, horizon: int, **arguments: Any) -> Copy:
+    """One copy on its own, with these arguments; not only for environments that have no implementation here."""
+    return _create(name, _find(name), horizon, arguments)
+
+
 def _find(name: str) -> Any:
     """The registration (a Gymnasium `EnvSpec`) that the name stands for."""
     try:
         import gymnasium
     except ImportError:
+        near = did_you_mean(name, registry.names("mfpo.envs"))
+        if near.startswith("Did you mean"):
+            raise UnknownName(f"There is no environment called {name!r}. {near}") from None
         raise MissingExtra(f"The environment {name!r}", "gymnasium") from None
     module, colon, env_id = name.rpartition(":")
     if colon:
@@ -153,7 +163,7 @@ def _nearest(env_id: str, known: Sequence[str]) -> str:
     return textwrap.shorten(did_you_mean(env_id, known), 300, placeholder=" ...")
 
 
-def _create(name: str, registration: Any, horizon: int, world: World) -> _Copy:
+def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
     """One environment. Gymnasium's checker is off: it costs nothing measurable, but it prints warnings."""
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
@@ -182,7 +192,7 @@ def _create(name: str, registration: Any, horizon: int, world: World) -> _Copy:
     except ConfigError:
         env.close()
         raise
-    return _Copy(env, EnvSpec(name, (size,), action, horizon), encode, decode)
+    return Copy(env, EnvSpec(name, (size,), action, horizon), encode, decode)
 
 
 def _arguments(creator: Any) -> dict[str, Any]:

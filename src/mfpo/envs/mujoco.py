@@ -22,7 +22,7 @@ from mfpo.types import Box, EnvSpec, HostedEnv
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "InvertedPendulum-v5")
 
-PER_THREAD = 16  # copies worth a thread: a second one takes a tenth of the speed per core of 20 HalfCheetahs
+PER_THREAD = 8  # copies worth a thread: a second one takes a tenth of the speed per core of 20 HalfCheetahs
 
 Floats = NDArray[np.float64]
 

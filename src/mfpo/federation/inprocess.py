@@ -33,8 +33,8 @@ def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int) -
     used = usable_devices(agents, devices)
     mesh = Mesh(np.array(jax.devices()[:used]), ("agents",))
     placement = State(NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_AGENT))
-    hosted = isinstance(env, HostedEnv)
-    program = hosted_round(algorithm, env, agents, mesh) if hosted else compiled_round(algorithm, env, agents, mesh)
+    make_round: Any = hosted_round if isinstance(env, HostedEnv) else compiled_round
+    program: Program = make_round(algorithm, env, agents, mesh)
     key = jax.random.key(seed)
 
     def round_(state: State, number: int) -> tuple[State, RoundLog]:

@@ -1,5 +1,7 @@
 """An episode of a learnt policy, filmed through Gymnasium: GIF (Pillow) or MP4 (ffmpeg)."""
 
+import contextlib
+import importlib.util
 import io
 import os
 import warnings
@@ -10,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mfpo.envs.gymnasium_env import Copy, make_copy
+from mfpo.envs.mujoco import quiet
 from mfpo.errors import ConfigError, MfpoError, MissingExtra, RunError
 from mfpo.runs import files
 
@@ -32,15 +36,16 @@ class Film(NamedTuple):
     episode_return: float
 
 
-def film_episode(actor: Actor, env: str, seed: int = 0, greedy: bool = False) -> Film:
-    """One episode of `env`, a Gymnasium id. Needs no display."""
-    world = _make(env)
+def film_episode(actor: Actor, env: str, seed: int = 0, greedy: bool = False, horizon: int = 0) -> Film:
+    """One episode of `env`, a Gymnasium id or package.module:EnvId, cut after `horizon` steps. Needs no display."""
+    copy = _make(env, horizon)
+    world = copy.env
     try:
         obs, _ = world.reset(seed=seed)
         frames, total, done = [world.render()], 0.0, False
         while not done:
-            action = np.asarray(actor.act(obs, greedy=greedy))
-            obs, reward, terminated, truncated, _ = world.step(_for_gymnasium(action, world.action_space))
+            action = np.asarray(actor.act(copy.encode(obs), greedy=greedy))
+            obs, reward, terminated, truncated, _ = world.step(copy.decode(action))
             frames.append(world.render())
             total += float(reward)
             done = terminated or truncated
@@ -49,30 +54,26 @@ def film_episode(actor: Actor, env: str, seed: int = 0, greedy: bool = False) ->
         world.close()
 
 
-def _make(env: str) -> Any:
-    # Must be set before pygame is imported: draw into memory if there is no screen, and print no greeting.
+def _make(env: str, horizon: int) -> Copy:
+    # Must be set before these are imported: draw into memory if there is no screen, and print no greeting.
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("MUJOCO_GL", "egl")
     try:
         import gymnasium
     except ImportError:
         raise MissingExtra("`mfpo play`", "play") from None
+    with quiet() if importlib.util.find_spec("mujoco") else contextlib.nullcontext():
+        copy = make_copy(env, horizon, render_mode="rgb_array")
     try:
-        world = gymnasium.make(env, render_mode="rgb_array")
-        world.reset(seed=0)
-        world.render()
+        copy.env.reset(seed=0)
+        copy.env.render()
     except gymnasium.error.DependencyNotInstalled:
         raise MissingExtra(f"drawing {env}", "play") from None
     except gymnasium.error.Error as error:
         raise MfpoError(f"Gymnasium cannot draw {env}: {error}") from None
-    return world
-
-
-def _for_gymnasium(action: NDArray[Any], space: Any) -> Any:
-    if action.ndim == 0:
-        return int(action)
-    return np.clip(action.astype(space.dtype), space.low, space.high)
+    return copy
 
 
 def check_format(out: str | Path) -> Path:

@@ -144,7 +144,7 @@ def _spec_to_plain(spec: EnvSpec) -> dict[str, Any]:
 
 def _spec_from_plain(values: dict[str, Any]) -> EnvSpec:
     action = {name: tuple(x) if isinstance(x, list) else x for name, x in values["action"].items()}
-    kind = Box if "low" in action else MultiDiscrete if isinstance(action["n"], tuple) else Discrete
+    kind: Any = Box if "low" in action else MultiDiscrete if isinstance(action["n"], tuple) else Discrete
     return EnvSpec(
         id=values["id"],
         observation_shape=tuple(values["observation_shape"]),
