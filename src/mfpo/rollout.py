@@ -45,7 +45,9 @@ def pure_sampler(env: PureEnv, act: Act, episodes: int) -> Sampler:
         agents_step = jax.vmap(jax.vmap(one_step, (None, None, 0, 0, None)), (0, 0, 0, 0, None))
         each = partial(agents_step, worlds)  # agents, then their episodes
         episode_keys = inline(jax.vmap(lambda k: jax.random.split(k, episodes))(keys))
-        begin = jax.vmap(jax.vmap(lambda world, key: home(world).reset(jax.random.fold_in(key, 0)), (None, 0)))
+        begin: Callable[..., PyTree] = jax.vmap(
+            jax.vmap(lambda world, key: home(world).reset(jax.random.fold_in(key, 0)), (None, 0))
+        )
         state = begin(worlds, episode_keys)
         running = jnp.ones(episode_keys.shape, bool)
         shapes = jax.eval_shape(lambda: each(actors, state, episode_keys, jnp.int32(0))[1])

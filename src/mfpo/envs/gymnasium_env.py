@@ -298,7 +298,7 @@ def _action(name: str, space: Any) -> tuple[Discrete | MultiDiscrete | Box, Call
         shaped = action.reshape(space.shape).astype(space.dtype)
         return np.asarray(np.minimum(np.maximum(shaped, space.low), space.high))  # faster than np.clip
 
-    low, high = (np.where(np.abs(x) < UNBOUNDED, x, np.sign(x) * np.inf).ravel() for x in (space.low, space.high))
+    low, high = (np.where(np.abs(x) < UNBOUNDED, x, np.copysign(np.inf, x)).ravel() for x in (space.low, space.high))
     return Box(tuple(low.tolist()), tuple(high.tolist())), decode
 
 
