@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfpo.errors import CopyFailed, StepFailed
-from mfpo.hosted import EVALUATION_COPIES, hosted_sampler, hosted_scores
+from mfpo.hosted import EVALUATION_COPIES, episode_sampler, hosted_scores, segment_sampler
 from mfpo.rollout import pure_sampler
 from mfpo.types import TIME_BLOCK, Array, Box, EnvSpec, HostedEnv, Key, PureEnv, Trajectories, World
 
@@ -76,8 +76,10 @@ def keys_of(ids: Sequence[int]) -> Key:
 
 def sample(env: HostedEnv, wanted: list[float], segment: int = 0, ids: list[int] | None = None) -> Trajectories:
     who = list(range(len(wanted))) if ids is None else ids
-    run = hosted_sampler(env, act, max(who) + 1, COLUMNS, segment)
-    return jax.tree.map(np.asarray, run(jnp.array(wanted), keys_of(who), jnp.array(who)))
+    agents = max(who) + 1
+    episodes = episode_sampler(env, act, agents, COLUMNS)
+    run = segment_sampler(env, act, agents, COLUMNS, segment) if segment else episodes
+    return run(jnp.array(wanted), keys_of(who), jnp.array(who), jnp.int32(0))
 
 
 def test_whole_episodes_are_those_of_the_pure_sampler() -> None:
@@ -113,7 +115,7 @@ def test_few_running_episodes_are_gathered_before_the_policy_sees_them() -> None
         return length[None], jnp.stack([obs[0], jax.random.uniform(key)])
 
     env, _, _ = clocks(horizon=50)
-    run = hosted_sampler(env, by_seed, 2, 16)(jnp.zeros(2), keys_of([0, 1]), jnp.arange(2))
+    run = episode_sampler(env, by_seed, 2, 16)(jnp.zeros(2), keys_of([0, 1]), jnp.arange(2), jnp.int32(0))
     lengths = run.live.sum(axis=1)
     assert len(np.unique(lengths)) > 10
     assert np.array_equal(lengths, 1 + run.obs[:, 0, :, 0] % 40)
@@ -150,6 +152,24 @@ def test_within_a_segment_the_slot_after_a_truncated_step_shows_what_it_led_to()
         assert np.array_equal(run.obs[0, :, d, 1], h % 11)
         assert not run.reward[0, waiting, d].any() and not run.terminated.any()
         assert np.array_equal(run.obs[0, waiting, d, 0], run.obs[0, h[waiting] - 1, d, 0])  # still that episode
+
+
+@pytest.mark.parametrize("horizon", [20, 33, 1000])
+def test_the_segments_of_a_round_are_one_stream(horizon: int) -> None:
+    """Two segments show what one of twice the length shows, but for the slot a truncation at the seam does not need."""
+    short, long = (segment_sampler(clocks(horizon)[0], act, 1, COLUMNS, n * TIME_BLOCK) for n in (1, 2))
+    wanted, keys, ids = jnp.array([30.0]), keys_of([0]), jnp.arange(1)
+    whole = long(wanted, keys, ids, 0)
+    parts = [short(wanted, keys, ids, step) for step in (0, 1)]
+    for name in ("obs", "reward", "live", "terminated"):
+        joined = np.concatenate([getattr(part, name)[0] for part in parts])
+        assert np.array_equal(joined, getattr(whole, name)[0]), name
+    assert parts[0].truncated[0, -1].all()
+    assert np.array_equal(parts[0].last_obs[0], parts[1].obs[0, 0]) == (not parts[0].terminated[0, -1].any())
+    again = short(wanted, keys, ids, 0)  # the next round begins anew
+    assert np.array_equal(again.obs, parts[0].obs)
+    scores = np.nanmean([part.score for part in parts], axis=0)
+    assert np.allclose(scores, whole.score)
 
 
 def test_a_segment_in_which_nothing_ended_has_no_score() -> None:

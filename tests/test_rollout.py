@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mfpo import envs
-from mfpo.federation.sampling import make_sampler
-from mfpo.rollout import Sampler, greedy_act, pure_sampler
+from mfpo.federation.sampling import Sampler, make_sampler
+from mfpo.rollout import greedy_act, pure_sampler
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Box, EnvSpec, Key, Plan, PureEnv, Trajectories
 
 EPISODES = 3
@@ -49,7 +49,7 @@ def act(actor: Array, obs: Array, key: Key) -> tuple[Array, Array]:
 
 
 @functools.cache
-def sampler(env: PureEnv) -> Sampler:
+def sampler(env: PureEnv) -> Any:
     return jax.jit(pure_sampler(env, act, EPISODES))
 
 
@@ -158,7 +158,7 @@ def algorithm_that(**functions: Any) -> Algorithm:
 
 def test_sampler_of_an_algorithm_takes_its_episodes_and_its_act() -> None:
     def shape(sampler: Sampler) -> tuple[int, ...]:
-        run = jax.eval_shape(sampler, jnp.array([2.0]), jax.random.key(0)[None], jnp.arange(1))
+        run = jax.eval_shape(sampler, jnp.array([2.0]), jax.random.key(0)[None], jnp.arange(1), jnp.int32(0))
         return tuple(run.action.shape)
 
     algorithm = algorithm_that(act=act)

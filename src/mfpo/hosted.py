@@ -5,6 +5,7 @@ running. Seeds and keys are addressed as in `rollout`, so a resumed run meets th
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,20 +15,22 @@ from numpy.typing import NDArray
 
 from mfpo.errors import CopyFailed, StepFailed
 from mfpo.random import inline
-from mfpo.rollout import Act, Sampler
+from mfpo.rollout import Act
 from mfpo.types import TIME_BLOCK, Array, Copies, HostedEnv, Key, PyTree, Trajectories
 
 Flags = NDArray[np.bool_]  # [agents, columns], like everything here that is said of episodes
+HostSampler = Callable[[PyTree, Key, Array, Array], Trajectories]  # actors[n], keys[n], ids[n], step -> batches[n]
 EVALUATION_COPIES = 32
 
 
 class Block:
-    """The copies of some agents, a row for each agent, and what each of them shows now."""
+    """The copies of some agents, a row for each agent, and where the episode in each of them stands."""
 
     def __init__(self, env: HostedEnv, copies: Copies, ids: NDArray[Any], columns: int) -> None:
         self.spec, self._copies, self._ids = env.spec, copies, ids
         self._where = ids[:, None] * columns + np.arange(columns)
         self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
+        self.total = np.zeros(self._where.shape)  # and what they were worth
         self.now: NDArray[Any] = np.zeros(0)  # [agents, columns, ...] observations
 
     def reset(self, mask: Flags, seeds: NDArray[np.uint64]) -> None:
@@ -41,7 +44,7 @@ class Block:
         if not self.now.size:
             self.now = np.zeros((*mask.shape, *self.spec.observation_shape), obs.dtype)
         self.now[mask] = obs
-        self.elapsed[mask] = 0
+        self.elapsed[mask], self.total[mask] = 0, 0.0
         self._check(mask, self.now, "reset", "an observation")
 
     def step(self, mask: Flags, action: NDArray[Any]) -> tuple[NDArray[np.float32], Flags, Flags]:
@@ -57,6 +60,7 @@ class Block:
         self._check(mask, self.now, "step", "an observation")
         self._check(mask, reward, "step", "a reward")
         self.elapsed += mask
+        self.total += reward
         truncated |= mask & (self.elapsed >= self.spec.horizon)
         return reward, terminated, truncated & ~terminated
 
@@ -105,7 +109,7 @@ class _Tape:
     def __init__(self, shape: tuple[int, int], slots: int) -> None:
         self._shape, self._slots = shape, slots
         self._record: list[NDArray[Any]] = []
-        self._total, self._ended, self._scores = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self._ended, self._scores = np.zeros(shape), np.zeros(shape)
 
     def write(self, h: int, *values: NDArray[Any]) -> None:
         """The values of one slot: observation, aux, reward, live, terminated, truncated."""
@@ -115,50 +119,76 @@ class _Tape:
         for record, x in zip(self._record, values, strict=True):
             record[:, h] = x
 
-    def count(self, reward: NDArray[Any], ended: Flags) -> None:
-        """Keep the scores of episodes."""
-        self._total += reward
-        self._scores += np.where(ended, self._total, 0.0)
+    def count(self, ended: Flags, total: NDArray[Any]) -> None:
+        """The scores of the episodes that ended."""
         self._ended += ended
-        self._total[ended] = 0.0
+        self._scores += np.where(ended, total, 0.0)
 
     def finish(self, last_obs: NDArray[Any]) -> Trajectories:
         """All of it, as one batch for every agent."""
         live = self._record[3]
         with np.errstate(invalid="ignore"):
             score = (self._scores / self._ended).astype(np.float32)  # NaN where no episode ended
-        batch: Any = (*self._record, last_obs, live.any(axis=2).sum(axis=1).astype(np.int32), score)
+        batch: Any = (*self._record, last_obs.copy(), live.any(axis=2).sum(axis=1).astype(np.int32), score)
         return Trajectories(*batch)
 
 
-def hosted_sampler(env: HostedEnv, act: Act, agents: int, columns: int, segment: int = 0) -> Sampler:
-    """A sampler of whole episodes, one to a column, or of segments in which one episode follows the other."""
-    copies = open_copies(env, agents, columns)
-    minds, steps = _Minds(act), segment or env.spec.horizon
-    slots = -(-steps // TIME_BLOCK) * TIME_BLOCK
+def episode_sampler(env: HostedEnv, act: Act, agents: int, columns: int) -> HostSampler:
+    """A sampler of whole episodes, one to a column."""
+    copies, minds = open_copies(env, agents, columns), _Minds(act)
+    slots = -(-env.spec.horizon // TIME_BLOCK) * TIME_BLOCK
 
-    def sample(actors: PyTree, keys: Key, ids: Array) -> Trajectories:
+    def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
+        del step
         block = Block(env, copies, np.asarray(ids), columns)
         column_keys, seeds = _addresses(keys, columns)
-        tape, running = _Tape(seeds.shape, slots), np.ones(seeds.shape, bool)
+        tape, running, h = _Tape(seeds.shape, slots), np.ones(seeds.shape, bool), 0
         block.reset(running, seeds)
-        for h in range(steps):
+        while running.any():
+            action, aux = minds(actors, block, column_keys, block.elapsed, running)
+            seen = block.now.copy()
+            reward, terminated, truncated = block.step(running, action)
+            tape.write(h, seen, aux, reward, running, terminated, truncated)
+            tape.count(terminated | truncated, block.total)
+            running, h = running & ~terminated & ~truncated, h + 1
+        return tape.finish(block.now)
+
+    return sample
+
+
+def segment_sampler(env: HostedEnv, act: Act, agents: int, columns: int, length: int) -> HostSampler:
+    """A sampler of segments in which one episode follows the other.
+
+    The segments of a round are one stream, which begins anew with the first local step: what lies between two rounds
+    is in no checkpoint.
+    """
+    copies, minds = open_copies(env, agents, columns), _Minds(act)
+    streams: dict[tuple[int, ...], tuple[Block, NDArray[np.uint64]]] = {}  # with the seeds of their episodes
+
+    def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
+        column_keys, seeds = _addresses(keys, columns)
+        who = tuple(np.asarray(ids).tolist())
+        running = np.ones(seeds.shape, bool)
+        if step == 0:
+            streams[who] = Block(env, copies, np.array(who), columns), seeds
+            streams[who][0].reset(running, seeds)
+        block, seeds = streams[who]
+        tape = _Tape(seeds.shape, length)
+        for h in range(length):
             action, aux = minds(actors, block, column_keys, np.full(seeds.shape, h, np.int32), running)
             seen = block.now.copy()
             reward, terminated, truncated = block.step(running, action)
-            tape.count(reward, terminated | truncated)
-            cut = running & ~terminated if segment and h == steps - 1 else truncated
-            tape.write(h, seen, aux, reward, running, terminated, cut)
-            if not segment:
-                running = running & ~terminated & ~truncated
-                if not running.any():
-                    break
-            elif h < steps - 1:  # after a truncated step a slot is left for the observation it led to
-                over = terminated | ~running
-                seeds = seeds + over
-                block.reset(over, seeds)
-                running = ~truncated
-        return tape.finish(block.now)
+            last = h == length - 1
+            tape.write(h, seen, aux, reward, running, terminated, running & ~terminated if last else truncated)
+            tape.count(terminated | truncated, block.total)
+            if last:
+                batch = tape.finish(block.now)
+            # after a truncated step a slot is left for the observation it led to; at the end there is `last_obs`
+            over = terminated | ~running | (truncated & last)
+            seeds += over
+            block.reset(over, seeds)
+            running = ~truncated
+        return batch
 
     return sample
 

@@ -15,7 +15,6 @@ from mfpo.random import inline
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Key, PureEnv, PyTree, Trajectories
 
 Act = Callable[..., tuple[Array, Array]]  # params, obs, key -> action, aux
-Sampler = Callable[[PyTree, Key, Array], Trajectories]  # actors[n], keys[n], ids[n] of the agents -> trajectories[n]
 
 
 class _Record(NamedTuple):
@@ -26,8 +25,8 @@ class _Record(NamedTuple):
     terminated: Array
 
 
-def pure_sampler(env: PureEnv, act: Act, episodes: int) -> Sampler:
-    """A sampler for pure environments: one loop over time around the batch of all agents' episodes."""
+def pure_sampler(env: PureEnv, act: Act, episodes: int) -> Callable[[PyTree, Key, Array], Trajectories]:
+    """actors[n], keys[n], ids[n] -> trajectories[n]: one loop over time around the batch of all agents' episodes."""
     horizon = env.spec.horizon
     slots = -(-horizon // TIME_BLOCK) * TIME_BLOCK
 

@@ -282,7 +282,7 @@ def test_round_agent_step_and_purpose_each_change_the_draws() -> None:
         log = logs[number - 1]
         assert log.learn["luck"][step, agent] == draw(address(seed, Purpose.LEARN, number, agent, step))
         key = address(seed, Purpose.SAMPLE, number, agent, step)
-        batch = sample(jnp.zeros(1), key[None], jnp.arange(1))
+        batch = sample(jnp.zeros(1), key[None], jnp.arange(1), jnp.int32(0))
         np.testing.assert_allclose(log.returns[step, agent], jnp.sum(batch.reward[0], axis=0), rtol=1e-6)
     assert logs[1].merge["luck"] == draw(address(seed, Purpose.MERGE, 2))
     start = toy_engine("inprocess", 4).start()

@@ -179,3 +179,18 @@ def test_half_bounded_dimensions_respect_their_bound_and_grow_with_the_raw_actio
     assert (jnp.diff(action[:, 0]) >= 0).all() and (jnp.diff(action[:, 1]) <= 0).all()
     np.testing.assert_allclose(action[-1], [105.0, -103.0], rtol=1e-6)  # far from the bound it is a shift
     assert action[0, 0] < 5.001 and action[0, 1] > -3.001
+
+
+def test_a_least_std_is_added_as_variances_add_and_can_be_left_again():
+    spec = EnvSpec("x", (2,), Box((-1.0,), (1.0,)), 7)
+    policy = make_policy(spec, (4,), "tanh", 0.4, "tanh", least_std=0.3)
+    plain = make_policy(spec, (4,), "tanh", 0.4, "tanh")
+    theta, obs = policy.init(jax.random.key(0)), jnp.ones(2)
+
+    def log_std(policy, theta):
+        return policy.distribution(policy.unravel(theta), obs).log_std[0]
+
+    assert np.exp(log_std(policy, theta)) == pytest.approx(0.5)
+    assert np.exp(log_std(plain, theta)) == pytest.approx(0.4)
+    dead = jax.grad(lambda x: log_std(policy, x))(theta.at[-1].set(-3.0))
+    assert log_std(policy, theta.at[-1].set(-30.0)) == pytest.approx(np.log(0.3)) and dead[-1] > 0.01

@@ -60,9 +60,7 @@ class Config:
     gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
 
     momentum: float = option(0.8, "momentum, for --momentum-rule constant; 0 is FedAvg-PG", symbol="ν", least=0, most=1)
-    momentum_rule: str = option(
-        "constant", "how ν follows t: constant, paper (1-3α), theorem", choices=("constant", "paper", "theorem")
-    )
+    momentum_rule: str = option("constant", "how ν follows t; paper: 1-3α", choices=("constant", "paper", "theorem"))
     correction: str = option(
         "importance", "importance: the paper's; none: heavy-ball momentum", choices=("importance", "none")
     )
@@ -100,6 +98,7 @@ class Config:
     hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
     activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))
     initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
+    least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
     normalise_observations: bool = option(True, "standardise observations with shared running statistics")
 
@@ -177,7 +176,8 @@ class Parts(NamedTuple):
 
 def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """MFPO for an environment and a number of agents (only the theorem's schedules depend on the latter)."""
-    c, policy = config, make_policy(spec, config.hidden, config.activation, config.initial_std, config.squash)
+    c = config
+    policy = make_policy(spec, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
     rule = steps.make(c.step, c.step_memory, c.adam_beta1, c.adam_beta2, c.cg_iterations, c.cg_damping)
     parts = Parts(c, spec, policy, rule, *schedules.make(c, agents))
     batches = max(c.initial_trajectories // c.trajectories, 1)

@@ -85,8 +85,8 @@ def hosted_round(algorithm: Algorithm, env: HostedEnv, agents: int, mesh: Mesh) 
     serve = jax.jit(functools.partial(_serve, algorithm, mesh))
     one_device = jax.devices()[0]
 
-    def sample(actors: PyTree, keys: Key, ids: Array) -> Trajectories:
-        return on_host(jax.device_put(actors, one_device), jax.device_put(keys, one_device), ids)
+    def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
+        return on_host(jax.device_put(actors, one_device), jax.device_put(keys, one_device), ids, step)
 
     def program(state: State, seed: Key, number: int, steps: int) -> tuple[State, StepLog, Metrics]:
         loop = federation_round.host_loop(f"round {number}")

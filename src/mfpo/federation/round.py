@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfpo.errors import Diverged, MfpoError, StepFailed
-from mfpo.rollout import Sampler
+from mfpo.federation.sampling import Sampler
 from mfpo.types import Algorithm, Array, Key, Metrics, PyTree, Trajectories
 
 
@@ -128,7 +128,7 @@ def local_step(
 ) -> tuple[PyTree, StepLog]:
     """Every agent of the block samples with its policy and learns from what it saw."""
     actors, keys = work.prepare(agents, ids, seed, round_number, step)
-    return work.learn(agents, ids, sample(actors, keys, ids), seed, round_number, step)
+    return work.learn(agents, ids, sample(actors, keys, ids, step), seed, round_number, step)
 
 
 Body = Callable[[PyTree, Any], tuple[PyTree, StepLog]]  # agents, step -> agents, what the step reports

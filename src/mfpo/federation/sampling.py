@@ -1,18 +1,26 @@
 """Which sampler an environment needs."""
 
+from collections.abc import Callable
+
 from mfpo.errors import ConfigError
-from mfpo.hosted import hosted_sampler
-from mfpo.rollout import Sampler, pure_sampler
-from mfpo.types import Algorithm, Env, PureEnv
+from mfpo.hosted import episode_sampler, segment_sampler
+from mfpo.rollout import pure_sampler
+from mfpo.types import Algorithm, Array, Env, Key, PureEnv, PyTree, Trajectories
+
+Sampler = Callable[[PyTree, Key, Array, Array], Trajectories]
+# actors[n], keys[n], ids[n] of the agents, step of the round -> trajectories[n]
 
 
 def make_sampler(env: Env, algorithm: Algorithm, agents: int) -> Sampler:
     """The sampler of what the algorithm plans: to be compiled if the environment is pure, else for the host."""
-    plan = algorithm.plan
+    plan, act = algorithm.plan, algorithm.act
     if not isinstance(env, PureEnv):
-        return hosted_sampler(env, algorithm.act, agents, plan.episodes, plan.segment)
+        if plan.segment:
+            return segment_sampler(env, act, agents, plan.episodes, plan.segment)
+        return episode_sampler(env, act, agents, plan.episodes)
     if plan.segment:
         raise ConfigError(
             f"--env-steps was given, but {env.spec.id} is compiled and samples whole episodes; leave it out."
         )
-    return pure_sampler(env, algorithm.act, plan.episodes)
+    sample = pure_sampler(env, act, plan.episodes)
+    return lambda actors, keys, ids, step: sample(actors, keys, ids)

@@ -6,6 +6,7 @@ working with raw actions avoids its numerical trouble near the bounds. Several d
 categorical variables, a row of logits each.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -49,14 +50,16 @@ class Gaussian(NamedTuple):
     log_std: Array
 
 
-def make_policy(spec: EnvSpec, hidden: tuple[int, ...], activation: str, initial_std: float, squash: str) -> Policy:
-    """The policy class that fits the environment's actions."""
+def make_policy(
+    spec: EnvSpec, hidden: tuple[int, ...], activation: str, initial_std: float, squash: str, least_std: float = 0.0
+) -> Policy:
+    """The policy class that fits the environment's actions; the last three are for continuous ones."""
     (n_obs,) = spec.observation_shape
     if isinstance(spec.action, Discrete):
         return _categorical(n_obs, spec.action.n, hidden, activation)
     if isinstance(spec.action, MultiDiscrete):
         return _categoricals(n_obs, spec.action.n, hidden, activation)
-    return _gaussian(n_obs, spec.action, hidden, activation, initial_std, squash)
+    return _gaussian(n_obs, spec.action, hidden, activation, initial_std, squash, least_std)
 
 
 def flat(init: Callable[[Key], PyTree]) -> tuple[Callable[[Key], Array], Callable[[Array], PyTree]]:
@@ -117,11 +120,16 @@ def _categorical_fisher(logits: Array, tangent: Array) -> Array:
 
 
 def _gaussian(
-    n_obs: int, box: Box, hidden: tuple[int, ...], activation: str, initial_std: float, squash: str
+    n_obs: int, box: Box, hidden: tuple[int, ...], activation: str, initial_std: float, squash: str, least_std: float
 ) -> Policy:
     def network(key: Key) -> GaussianNetwork:
         mean = init_mlp(key, (n_obs, *hidden, len(box.low)), FIRST_OUTPUT_SCALE)
         return GaussianNetwork(mean, jnp.full(len(box.low), jnp.log(initial_std)))
+
+    def distribution(net: GaussianNetwork, obs: Array) -> Gaussian:
+        """With a least std the variance is that of two independent draws; smooth, so that it can grow again."""
+        log_std = jnp.logaddexp(2 * net.log_std, 2 * math.log(least_std)) / 2 if least_std else net.log_std
+        return Gaussian(apply_mlp(net.mean, obs, activation), log_std)
 
     def log_prob(dist: Gaussian, raw: Array) -> Array:
         z = (raw - dist.mean) * jnp.exp(-dist.log_std)
@@ -131,7 +139,7 @@ def _gaussian(
     return Policy(
         init=init,
         unravel=unravel,
-        distribution=lambda net, obs: Gaussian(apply_mlp(net.mean, obs, activation), net.log_std),
+        distribution=distribution,
         sample=lambda dist, key: dist.mean + jnp.exp(dist.log_std) * jax.random.normal(key, dist.mean.shape),
         mode=lambda dist: dist.mean,
         log_prob=log_prob,
