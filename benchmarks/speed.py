@@ -46,7 +46,7 @@ def simulator(act: Callable[..., Any], params: Any) -> float:
     sample = jax.jit(pure_sampler(endless, act, EPISODES))
     block = jax.tree.map(lambda x: jnp.broadcast_to(x, (AGENTS, *x.shape)), params)
     keys = jax.random.split(jax.random.key(0), AGENTS)
-    return AGENTS * EPISODES * env.spec.horizon / cpu_seconds(lambda: sample(block, keys), 20)
+    return AGENTS * EPISODES * env.spec.horizon / cpu_seconds(lambda: sample(block, keys, jnp.arange(AGENTS)), 20)
 
 
 def bare_loop() -> float:

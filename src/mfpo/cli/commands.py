@@ -218,10 +218,12 @@ def list_names(args: argparse.Namespace) -> int:
         env: "presets " + "; ".join(f"of {name}: {', '.join(these)}" for name, these in of.items())
         for env, of in presets.items()
     }
+    environments["…"] = "any other Gymnasium id, or package.module:EnvId"
     for title, entries in (("environments", environments), ("algorithms", algorithms), ("engines", engines)):
         print(title)
+        width = max(map(len, entries))
         for name, line in entries.items():
-            print(f"  {name:<16} {line}")
+            print(f"  {name:<{width}}  {line}")
     return 0
 
 

@@ -116,7 +116,7 @@ def _train(parser: Parser, argv: list[str]) -> None:
         parser.description = f"{parser.description} {source}"
 
     parser.usage = "mfpo train ENV [options]"
-    parser.add_argument("env", metavar="ENV", help="environment, as `mfpo list` names it")
+    parser.add_argument("env", metavar="ENV", help="of `mfpo list`, a Gymnasium id, or package.module:EnvId")
     add_fields(parser.add_argument_group("the run"), Settings, of_run, skip=("env",))
     add_fields(parser.add_argument_group(f"the algorithm {given.algorithm}"), config_class, of_algorithm)
     output = _output(parser)
@@ -124,6 +124,7 @@ def _train(parser: Parser, argv: list[str]) -> None:
     parser.epilog = _examples(
         "mfpo train CartPole-v1",
         "mfpo train CartPole-v1 --agents 20 --rounds 50 --seed 1 --out runs/twenty",
+        "mfpo train CartPole-v1 --world length=0.25..1      every agent its own pole",
         "mfpo train CartPole-v1 --help                     the defaults for this environment",
         "mfpo train Pendulum-v1 --json --quiet > summary.json",
     )
