@@ -11,7 +11,7 @@ import pytest
 from mfpo.errors import CopyFailed, StepFailed
 from mfpo.hosted import EVALUATION_COPIES, episode_sampler, hosted_scores, segment_sampler
 from mfpo.rollout import pure_sampler
-from mfpo.types import TIME_BLOCK, Array, Box, EnvSpec, HostedEnv, Key, PureEnv, Trajectories, World
+from mfpo.types import TIME_BLOCK, Array, Box, EnvSpec, HostedEnv, Key, Outcome, PureEnv, Trajectories, World
 
 COLUMNS = 3
 
@@ -27,8 +27,9 @@ class Clocks:
     def _show(self, which: np.ndarray) -> np.ndarray:
         return np.stack([self.seeds[which], self.elapsed[which]], axis=1).astype(np.float32)
 
-    def reset(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        self.elapsed[which], self.seeds[which] = 0, seeds % np.uint64(1000)
+    def reset(self, which: np.ndarray, seeds: np.ndarray | None) -> np.ndarray:
+        self.elapsed[which] = 0
+        self.seeds[which] = self.seeds[which] + 1 if seeds is None else seeds % np.uint64(1000)
         return self._show(which)
 
     def step(self, which: np.ndarray, action: np.ndarray) -> Any:
@@ -45,7 +46,7 @@ class Clocks:
             if how == "reward":
                 reward[row] = np.inf
         bonus = np.array([self.worlds[copy].get("bonus", 0.0) for copy in which], np.float32)
-        return obs, reward + bonus, self.elapsed[which] >= action[:, 0], np.zeros(len(which), bool)
+        return Outcome(obs, reward + bonus, self.elapsed[which] >= action[:, 0], np.zeros(len(which), bool))
 
     def close(self) -> None:
         self.closed = True
@@ -57,7 +58,7 @@ def clocks(
     """The world, a counter of the steps taken in it, and what was opened."""
     steps, opened = [0], []
 
-    def open_(worlds: Sequence[World]) -> Clocks:
+    def open_(worlds: Sequence[World], learning: bool = False) -> Clocks:
         opened.append(Clocks(worlds, fail, steps))
         return opened[-1]
 

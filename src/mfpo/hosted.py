@@ -30,39 +30,59 @@ class Block:
         self.spec, self._copies, self._ids = env.spec, copies, ids
         self._where = ids[:, None] * columns + np.arange(columns)
         self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
-        self.total = np.zeros(self._where.shape)  # and what they were worth
+        self._total = np.zeros(self._where.shape)  # and what they were worth
         self.now: NDArray[Any] = np.zeros(0)  # [agents, columns, ...] observations
 
-    def reset(self, mask: Flags, seeds: NDArray[np.uint64]) -> None:
+    def reset(self, mask: Flags, seeds: NDArray[np.uint64] | None = None) -> None:
         """Begin an episode in the columns of the mask."""
         if not mask.any():
             return
         try:
-            obs = self._copies.reset(self._where[mask], seeds[mask])
+            shown = self._copies.reset(self._where[mask], None if seeds is None else seeds[mask])
         except CopyFailed as failure:
             raise self._failed(failure.copy, str(failure), "reset") from failure
         if not self.now.size:
-            self.now = np.zeros((*mask.shape, *self.spec.observation_shape), obs.dtype)
-        self.now[mask] = obs
-        self.elapsed[mask], self.total[mask] = 0, 0.0
+            self.now = np.zeros((*mask.shape, *self.spec.observation_shape), shown.dtype)
+        if self.spec.stack:
+            self.now[mask] = 0
+        self._show(mask, shown)
+        self.elapsed[mask], self._total[mask] = 0, 0.0
         self._check(mask, self.now, "reset", "an observation")
 
-    def step(self, mask: Flags, action: NDArray[Any]) -> tuple[NDArray[np.float32], Flags, Flags]:
-        """One step in the columns of the mask: reward, terminated, truncated; nothing in the others."""
+    def step(self, mask: Flags, action: NDArray[Any]) -> tuple[NDArray[np.float32], Flags, Flags, NDArray[np.float64]]:
+        """One step in the columns of the mask: reward, terminated, truncated; nothing in the others.
+
+        And the score of every game that ended with it, NaN elsewhere.
+        """
         reward, terminated, truncated = np.zeros(mask.shape, np.float32), np.zeros_like(mask), np.zeros_like(mask)
+        score = np.full(mask.shape, np.nan)
         if not mask.any():
-            return reward, terminated, truncated
+            return reward, terminated, truncated, score
         try:
-            result = self._copies.step(self._where[mask], action[mask])
+            outcome = self._copies.step(self._where[mask], action[mask])
         except CopyFailed as failure:
             raise self._failed(failure.copy, str(failure), "step") from failure
-        self.now[mask], reward[mask], terminated[mask], truncated[mask] = result
+        self._show(mask, outcome.shown)
+        reward[mask], terminated[mask], truncated[mask] = outcome.reward, outcome.terminated, outcome.truncated
         self._check(mask, self.now, "step", "an observation")
         self._check(mask, reward, "step", "a reward")
         self.elapsed += mask
-        self.total += reward
-        truncated |= mask & (self.elapsed >= self.spec.horizon)
-        return reward, terminated, truncated & ~terminated
+        self._total += reward
+        truncated = (truncated | mask & (self.elapsed >= self.spec.horizon)) & ~terminated
+        if outcome.score is None:
+            score = np.where(terminated | truncated, self._total, np.nan)
+        else:
+            score[mask] = outcome.score
+        return reward, terminated, truncated, score
+
+    def newest(self) -> NDArray[Any]:
+        """What has to be kept of the observations: of frames that are stacked, the newest."""
+        return self.now[:, :, -1].copy() if self.spec.stack else self.now.copy()
+
+    def _show(self, mask: Flags, shown: NDArray[Any]) -> None:
+        if self.spec.stack:
+            shown = np.concatenate([self.now[mask][:, 1:], shown[:, None]], axis=1)
+        self.now[mask] = shown
 
     def _check(self, mask: Flags, values: NDArray[Any], call: str, what: str) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -106,50 +126,53 @@ class _Minds:
 class _Tape:
     """Records what happens in a block of columns."""
 
-    def __init__(self, shape: tuple[int, int], slots: int) -> None:
-        self._shape, self._slots = shape, slots
-        self._record: list[NDArray[Any]] = []
-        self._ended, self._scores = np.zeros(shape), np.zeros(shape)
+    def __init__(self, block: Block, slots: int) -> None:
+        self._slots, self._record = slots, list[NDArray[Any]]()
+        self._games, self._scores = np.zeros(block.elapsed.shape), np.zeros(block.elapsed.shape)
+        self._before = np.moveaxis(block.now[:, :, :-1], 2, 1).copy() if block.spec.stack else None
 
     def write(self, h: int, *values: NDArray[Any]) -> None:
         """The values of one slot: observation, aux, reward, live, terminated, truncated."""
         if not self._record:
-            agents, columns = self._shape
-            self._record = [np.zeros((agents, self._slots, columns, *x.shape[2:]), x.dtype) for x in values]
+            self._record = [np.zeros((len(x), self._slots, *x.shape[1:]), x.dtype) for x in values]
         for record, x in zip(self._record, values, strict=True):
             record[:, h] = x
 
-    def count(self, ended: Flags, total: NDArray[Any]) -> None:
-        """The scores of the episodes that ended."""
-        self._ended += ended
-        self._scores += np.where(ended, total, 0.0)
+    def count(self, score: NDArray[np.float64]) -> None:
+        """The scores of games that ended; NaN for the others."""
+        self._games += ~np.isnan(score)
+        self._scores += np.nan_to_num(score)
 
     def finish(self, last_obs: NDArray[Any]) -> Trajectories:
         """All of it, as one batch for every agent."""
-        live = self._record[3]
+        obs, *others = self._record
+        if self._before is not None:
+            obs = np.concatenate([self._before, obs], axis=1)
+        length = others[2].any(axis=2).sum(axis=1).astype(np.int32)
         with np.errstate(invalid="ignore"):
-            score = (self._scores / self._ended).astype(np.float32)  # NaN where no episode ended
-        batch: Any = (*self._record, last_obs.copy(), live.any(axis=2).sum(axis=1).astype(np.int32), score)
+            score = (self._scores / self._games).astype(np.float32)  # NaN where no game ended
+        batch: Any = (obs, *others, last_obs.copy(), length, score)
         return Trajectories(*batch)
 
 
 def episode_sampler(env: HostedEnv, act: Act, agents: int, columns: int) -> HostSampler:
     """A sampler of whole episodes, one to a column."""
-    copies, minds = open_copies(env, agents, columns), _Minds(act)
+    copies, minds = open_copies(env, agents, columns, learning=True), _Minds(act)
     slots = -(-env.spec.horizon // TIME_BLOCK) * TIME_BLOCK
 
     def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
         del step
         block = Block(env, copies, np.asarray(ids), columns)
         column_keys, seeds = _addresses(keys, columns)
-        tape, running, h = _Tape(seeds.shape, slots), np.ones(seeds.shape, bool), 0
+        running, h = np.ones(seeds.shape, bool), 0
         block.reset(running, seeds)
+        tape = _Tape(block, slots)
         while running.any():
             action, aux = minds(actors, block, column_keys, block.elapsed, running)
-            seen = block.now.copy()
-            reward, terminated, truncated = block.step(running, action)
+            seen = block.newest()
+            reward, terminated, truncated, score = block.step(running, action)
             tape.write(h, seen, aux, reward, running, terminated, truncated)
-            tape.count(terminated | truncated, block.total)
+            tape.count(score)
             running, h = running & ~terminated & ~truncated, h + 1
         return tape.finish(block.now)
 
@@ -162,31 +185,29 @@ def segment_sampler(env: HostedEnv, act: Act, agents: int, columns: int, length:
     The segments of a round are one stream, which begins anew with the first local step: what lies between two rounds
     is in no checkpoint.
     """
-    copies, minds = open_copies(env, agents, columns), _Minds(act)
-    streams: dict[tuple[int, ...], tuple[Block, NDArray[np.uint64]]] = {}  # with the seeds of their episodes
+    copies, minds = open_copies(env, agents, columns, learning=True), _Minds(act)
+    streams: dict[tuple[int, ...], Block] = {}
 
     def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
         column_keys, seeds = _addresses(keys, columns)
         who = tuple(np.asarray(ids).tolist())
         running = np.ones(seeds.shape, bool)
         if step == 0:
-            streams[who] = Block(env, copies, np.array(who), columns), seeds
-            streams[who][0].reset(running, seeds)
-        block, seeds = streams[who]
-        tape = _Tape(seeds.shape, length)
+            streams[who] = Block(env, copies, np.array(who), columns)
+            streams[who].reset(running, seeds)
+        block = streams[who]
+        tape = _Tape(block, length)
         for h in range(length):
             action, aux = minds(actors, block, column_keys, np.full(seeds.shape, h, np.int32), running)
-            seen = block.now.copy()
-            reward, terminated, truncated = block.step(running, action)
+            seen = block.newest()
+            reward, terminated, truncated, score = block.step(running, action)
             last = h == length - 1
             tape.write(h, seen, aux, reward, running, terminated, running & ~terminated if last else truncated)
-            tape.count(terminated | truncated, block.total)
+            tape.count(score)
             if last:
                 batch = tape.finish(block.now)
             # after a truncated step a slot is left for the observation it led to; at the end there is `last_obs`
-            over = terminated | ~running | (truncated & last)
-            seeds += over
-            block.reset(over, seeds)
+            block.reset(terminated | ~running | (truncated & last))
             running = ~truncated
         return batch
 
@@ -196,7 +217,7 @@ def segment_sampler(env: HostedEnv, act: Act, agents: int, columns: int, length:
 def hosted_scores(env: HostedEnv, act: Act, actor: PyTree, key: Key, agent: int, episodes: int) -> NDArray[np.float64]:
     """The return of each of `episodes` whole episodes in the world of one agent."""
     columns = min(episodes, EVALUATION_COPIES)
-    copies = open_copies(env._replace(worlds=env.worlds[agent : agent + 1]), 1, columns)
+    copies = open_copies(env._replace(worlds=env.worlds[agent : agent + 1]), 1, columns, learning=False)
     try:
         return _play(Block(env, copies, np.zeros(1, int), columns), _Minds(act), actor, key, episodes)
     finally:
@@ -213,9 +234,9 @@ def _play(block: Block, minds: _Minds, actor: PyTree, key: Key, episodes: int) -
     block.reset(running, seeds[0, playing])
     while running.any():
         action, _ = minds(actors, block, keys[0, playing], block.elapsed, running)
-        reward, terminated, truncated = block.step(running, action)
-        np.add.at(scores, playing[running], reward[running])
+        _, terminated, truncated, score = block.step(running, action)
         over = terminated | truncated
+        scores[playing[over]] = score[over]
         free = np.flatnonzero(over[0])[: episodes - begun]
         running = running & ~over
         if free.size:
@@ -228,10 +249,10 @@ def _play(block: Block, minds: _Minds, actor: PyTree, key: Key, episodes: int) -
     return scores
 
 
-def open_copies(env: HostedEnv, agents: int, columns: int) -> Copies:
+def open_copies(env: HostedEnv, agents: int, columns: int, learning: bool) -> Copies:
     """`columns` copies of every agent's world."""
     worlds = [dict(world) for world in env.worlds] or [{}] * agents
-    return env.open([world for world in worlds for _ in range(columns)])
+    return env.open([world for world in worlds for _ in range(columns)], learning=learning)
 
 
 def _addresses(keys: Key, columns: int) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:

@@ -4,7 +4,7 @@ An algorithm is a value: a NamedTuple of pure functions written for one agent. A
 `Algorithm` for the contract.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -45,6 +45,7 @@ class EnvSpec(NamedTuple):
     observation_shape: tuple[int, ...]
     action: Discrete | MultiDiscrete | Box
     horizon: int  # H: an episode that is still running after H steps is truncated
+    stack: int = 0  # an observation is the last `stack` frames, oldest first, zeros before an episode; 0: no frames
 
 
 World = Mapping[str, float]  # parameters of an environment that differ from the usual ones, by name
@@ -63,21 +64,33 @@ class PureEnv(NamedTuple):
 
 
 class Copies(Protocol):
-    """Many copies of a hosted environment, stepped as one batch. `which` holds the indices of the copies meant."""
+    """Many copies of a hosted environment, stepped as one batch. `which` holds the indices of the copies meant.
 
-    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64]) -> NDArray[Any]:
-        """Begin an episode in each; a seed decides all its randomness. The observations [n, ...]."""
+    What a copy shows is an observation, or its newest frame if the spec stacks frames.
+    """
 
-    def step(
-        self, which: NDArray[np.intp], action: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
-        """One step in each: observation [n, ...], reward [n], terminated [n], truncated [n].
+    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> NDArray[Any]:
+        """Begin an episode in each, and show its start [n, ...].
 
-        Copies that are not named cost nothing. Which copy failed is told by `CopyFailed`.
+        A seed decides all that is random from there on, further episodes without a seed of their own included.
         """
+
+    def step(self, which: NDArray[np.intp], action: NDArray[Any]) -> "Outcome":
+        """One step in each. Copies that are not named cost nothing. Which copy failed is told by `CopyFailed`."""
 
     def close(self) -> None:
         """Free what the copies hold."""
+
+
+class Outcome(NamedTuple):
+    """What a step of some copies came to."""
+
+    shown: NDArray[Any]  # [n, ...]
+    reward: NDArray[np.float32]  # [n]
+    terminated: NDArray[np.bool_]  # [n]
+    truncated: NDArray[np.bool_]  # [n]
+    score: NDArray[np.float64] | None = None
+    # [n] of games that ended with this step, NaN for others; None: a game is an episode, its score what it was worth
 
 
 class HostedEnv(NamedTuple):
@@ -85,7 +98,8 @@ class HostedEnv(NamedTuple):
 
     spec: EnvSpec
     world: Any  # as in PureEnv; None if only the environment itself knows its parameters
-    open: Callable[[Sequence[World]], Copies]  # a copy for every entry, with these parameters
+    open: Callable[..., Copies]  # worlds, learning=False -> a copy for each of these worlds (sequence of `World`)
+    # games may be easier to learn in parts: where `learning`, rewards and ends of episodes may differ from the game's
     worlds: tuple[tuple[tuple[str, float], ...], ...] = ()  # the world of every agent, as pairs; empty: as in PureEnv
 
 
@@ -104,7 +118,7 @@ class Trajectories(NamedTuple):
     on from that observation or, at the end of a column, from `last_obs`.
     """
 
-    obs: Array  # [H, D, ...] what the agent saw
+    obs: Array  # [H, D, ...] what the agent saw; of frames that are stacked the newest, after stack - 1 earlier ones
     action: Array  # [H, D, ...] what `act` asked to remember of its action (`aux`)
     reward: Array  # [H, D]
     live: Array  # [H, D] the step was taken

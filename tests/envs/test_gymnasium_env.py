@@ -232,7 +232,7 @@ def test_equals_a_plain_loop(name):
                 action = rng.integers(0, env.spec.action.n, len(which)).astype(np.int32)
             else:
                 action = rng.uniform(low, high, (len(which), len(low))).astype(np.float32)
-            observation, reward, terminated, truncated = copies.step(which, action)
+            observation, reward, terminated, truncated, _ = copies.step(which, action)
             theirs = [plain[i].step(int(a) if a.ndim == 0 else a) for i, a in zip(which, action, strict=True)]
             expected = [row[0] for row in theirs]
             np.testing.assert_array_equal(reward, np.array([row[1] for row in theirs], np.float32))
@@ -268,7 +268,7 @@ def test_copies_that_are_not_named_are_left_alone(toy):
     with copies_of(gymnasium_env.make(toy()), {}, {}, {}, {}) as (copies, inner):
         copies.reset(all_of(4), seeds(1, 2, 3, 4))
         before = inner[0].last
-        observation, reward, _, _ = copies.step(np.array([3, 1]), np.array([1, 0], np.int32))
+        observation, reward, _, _, _ = copies.step(np.array([3, 1]), np.array([1, 0], np.int32))
         assert [world.actions for world in inner] == [[], [0], [], [1]]
         assert inner[0].last is before
         np.testing.assert_array_equal(observation, np.array([inner[3].last, inner[1].last], np.float32))
@@ -277,7 +277,7 @@ def test_copies_that_are_not_named_are_left_alone(toy):
 
 def test_no_copies_named_is_no_step(toy):
     with copies_of(gymnasium_env.make(toy())) as (copies, _):
-        observation, reward, _, _ = copies.step(all_of(0), np.zeros(0, np.int32))
+        observation, reward, _, _, _ = copies.step(all_of(0), np.zeros(0, np.int32))
         assert observation.shape == (0, 2) and reward.shape == (0,)
 
 
@@ -297,7 +297,7 @@ def test_every_copy_has_its_own_arguments(toy):
     assert env.world is None
     with copies_of(env, {"slope": 2.0}, {}, {"slope": 3}) as (copies, _):
         copies.reset(all_of(3), seeds(0, 0, 0))
-        _, reward, _, _ = copies.step(all_of(3), np.zeros(3, np.int32))
+        _, reward, _, _, _ = copies.step(all_of(3), np.zeros(3, np.int32))
         assert reward.tolist() == [2.0, 0.5, 3.0]
 
 
@@ -434,7 +434,7 @@ def test_numbers_that_are_not_finite_are_passed_on(toy):
     strange = np.array([np.nan, 1e300])
     with copies_of(gymnasium_env.make(toy()), {"say": lambda step: strange, "slope": -1e300}) as (copies, _):
         np.testing.assert_array_equal(copies.reset(all_of(1), seeds(0)), [[np.nan, np.inf]])
-        observation, reward, _, _ = copies.step(all_of(1), np.zeros(1, np.int32))
+        observation, reward, _, _, _ = copies.step(all_of(1), np.zeros(1, np.int32))
         np.testing.assert_array_equal(observation, [[np.nan, np.inf]])
         assert reward.tolist() == [-INF]
 
@@ -473,7 +473,7 @@ def test_the_horizon_is_what_is_asked_for_or_what_is_registered(toy):
         with copies_of(env) as (copies, _):
             copies.reset(all_of(1), seeds(0))
             for _ in range(min(horizon, 9)):
-                _, _, terminated, truncated = copies.step(all_of(1), np.zeros(1, np.int32))
+                _, _, terminated, truncated, _ = copies.step(all_of(1), np.zeros(1, np.int32))
             assert (terminated[0], truncated[0]) == ends
 
 
@@ -541,7 +541,7 @@ def test_a_file_in_the_current_directory_is_found(folder):
     assert (env.spec.observation_shape, env.spec.action, env.spec.horizon) == ((3,), Discrete(2), 5)
     with copies_of(env) as (copies, _):
         assert copies.reset(all_of(1), seeds(0)).tolist() == [[1.0, 0.0, 0.0]]
-        observation, reward, terminated, truncated = copies.step(all_of(1), np.ones(1, np.int32))
+        observation, reward, terminated, truncated, _ = copies.step(all_of(1), np.ones(1, np.int32))
         assert observation.tolist() == [[0.0, 0.0, 1.0]]
         assert (reward[0], terminated[0], truncated[0]) == (1.0, True, False)
     with pytest.raises(

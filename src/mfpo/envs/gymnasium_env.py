@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mfpo import registry
 from mfpo.errors import ConfigError, CopyFailed, MissingExtra, StepFailed, UnknownName, did_you_mean
-from mfpo.types import Box, Discrete, EnvSpec, HostedEnv, MultiDiscrete, World
+from mfpo.types import Box, Discrete, EnvSpec, HostedEnv, MultiDiscrete, Outcome, World
 
 OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 ACTIONS = "Discrete, MultiDiscrete, MultiBinary, and Box of floating-point numbers"
@@ -59,7 +59,7 @@ class Copy(NamedTuple):
 class _Copies:
     """The environments, stepped one after the other in this thread."""
 
-    def __init__(self, registration: Any, spec: EnvSpec, worlds: Sequence[World]) -> None:
+    def __init__(self, registration: Any, spec: EnvSpec, worlds: Sequence[World], learning: bool = False) -> None:
         self._copies: list[Copy] = []
         self._size = spec.observation_shape[0]
         try:
@@ -70,21 +70,19 @@ class _Copies:
             self.close()
             raise
 
-    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64]) -> Vector:
+    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> Vector:
         """Begin an episode in each."""
         observation = np.empty((len(which), self._size))
-        for row, (i, seed) in enumerate(zip(which.tolist(), seeds.tolist(), strict=True)):
+        for row, i in enumerate(which.tolist()):
             copy = self._copies[i]
             try:
-                first, _ = copy.env.reset(seed=seed % SEEDS)
+                first, _ = copy.env.reset(seed=None if seeds is None else int(seeds[row]) % SEEDS)
                 observation[row] = copy.encode(first)
             except Exception as error:
                 raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
         return _float32(observation)
 
-    def step(
-        self, which: NDArray[np.intp], action: NDArray[Any]
-    ) -> tuple[Vector, Vector, NDArray[np.bool_], NDArray[np.bool_]]:
+    def step(self, which: NDArray[np.intp], action: NDArray[Any]) -> Outcome:
         """One step in each."""
         n = len(which)
         observation, reward = np.empty((n, self._size)), np.empty(n)
@@ -97,7 +95,7 @@ class _Copies:
                 reward[row] = gain if type(gain) is float else _number(gain)
             except Exception as error:
                 raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
-        return _float32(observation), _float32(reward), terminated, truncated
+        return Outcome(_float32(observation), _float32(reward), terminated, truncated)
 
     def close(self) -> None:
         """Close the environments."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfpo.errors import ConfigError, CopyFailed, MissingExtra
-from mfpo.types import Box, EnvSpec, HostedEnv
+from mfpo.types import Box, EnvSpec, HostedEnv, Outcome
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "InvertedPendulum-v5")
 
@@ -156,6 +156,7 @@ class Simulations:
         self.batch = Batch(load(name), len(worlds), max(1, min(cores, len(worlds) // PER_THREAD)))
         self.batch.set_models([models[world] for world in worlds])
         self.start = self.batch.state[0].copy()
+        self.rngs: dict[int, np.random.Generator] = {}
         self.qpos, self.qvel, self.ctrl = (self.batch.bind(field) for field in ("qpos", "qvel", "ctrl"))
 
     def observe(self, qpos: Floats, qvel: Floats) -> NDArray[np.float32]:
@@ -164,20 +165,20 @@ class Simulations:
         seen = qvel.clip(-most, most) if most < math.inf else qvel
         return np.concatenate((qpos[:, self.task.hidden :], seen), axis=1, dtype=np.float32, casting="same_kind")
 
-    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64]) -> NDArray[np.float32]:
+    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> NDArray[np.float32]:
         """Begin episodes where Gymnasium begins them with the same seeds."""
         noise, normal = self.task.noise, self.task.normal
         self.batch.state[which] = self.start
-        for i, seed in zip(which, seeds, strict=True):
-            rng = np.random.default_rng(int(seed))
+        if seeds is not None:
+            self.rngs.update(zip(which.tolist(), map(np.random.default_rng, seeds.tolist()), strict=True))
+        for i in which.tolist():
+            rng = self.rngs[i]
             qpos, qvel = self.qpos[i], self.qvel[i]
             qpos += rng.uniform(-noise, noise, len(qpos))
             qvel += noise * rng.standard_normal(len(qvel)) if normal else rng.uniform(-noise, noise, len(qvel))
         return self.observe(self.qpos[which], self.qvel[which])
 
-    def step(
-        self, which: NDArray[np.intp], action: NDArray[Any]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+    def step(self, which: NDArray[np.intp], action: NDArray[Any]) -> Outcome:
         """One step in each. MuJoCo keeps the action within its bounds; its price is that of the action as given."""
         from mujoco.batch import SimulationError
 
@@ -194,7 +195,8 @@ class Simulations:
             speed = (qpos[:, 0] - before) / self.time
             effort = np.square(action, dtype=np.float64).sum(axis=1)
             reward = task.forward * speed + task.alive * healthy - task.effort * effort
-            return self.observe(qpos, qvel), reward.astype(np.float32), ~healthy, np.zeros(len(which), np.bool_)
+            shown = self.observe(qpos, qvel)
+            return Outcome(shown, reward.astype(np.float32), ~healthy, np.zeros(len(which), np.bool_))
 
     def close(self) -> None:
         """Free the simulations and their threads."""
@@ -206,4 +208,8 @@ def make(name: str) -> HostedEnv:
     model = load(name)
     low, high = (tuple(bound.tolist()) for bound in model.actuator_ctrlrange.T)
     spec = EnvSpec(name, (model.nq + model.nv - TASKS[name].hidden,), Box(low, high), horizon=1000)
-    return HostedEnv(spec, World(), lambda worlds: Simulations(name, [check(name, world) for world in worlds]))
+
+    def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False) -> Simulations:
+        return Simulations(name, [check(name, world) for world in worlds])
+
+    return HostedEnv(spec, World(), open_)

@@ -139,6 +139,7 @@ def _spec_to_plain(spec: EnvSpec) -> dict[str, Any]:
         "observation_shape": list(spec.observation_shape),
         "action": action,
         "horizon": spec.horizon,
+        "stack": spec.stack,
     }
 
 
@@ -150,6 +151,7 @@ def _spec_from_plain(values: dict[str, Any]) -> EnvSpec:
         observation_shape=tuple(values["observation_shape"]),
         action=kind(**action),
         horizon=values["horizon"],
+        stack=values.get("stack", 0),
     )
 
 
