@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfpo.learning import estimators
-from mfpo.learning.gradients import log_probs, log_ratio, policy_gradient
+from mfpo.learning.gradients import distributions, log_probs, log_ratio, policy_gradient
 from mfpo.learning.policies import make_policy
 from mfpo.types import TIME_BLOCK, Box, Discrete, EnvSpec, Trajectories
 
@@ -81,4 +81,23 @@ def test_dead_slots_do_not_matter():
     g, _ = policy_gradient(policy, theta, batch.obs, batch, coefficient)
     noisy = batch._replace(obs=jnp.where(batch.live[..., None], batch.obs, 1e3))
     np.testing.assert_allclose(policy_gradient(policy, theta, noisy.obs, noisy, coefficient)[0], g, rtol=1e-5)
-    assert log_probs(policy, theta, batch.obs, batch.action).shape == batch.live.shape
+
+
+def test_entropy_is_worth_its_weight_at_every_live_step():
+    policy = make_policy(SPECS[0], (4,), "tanh", 1.0, "tanh")
+    theta = policy.init(jax.random.key(0)) * 50
+    batch = random_batch(policy, theta, [4, 2])
+    none, w = jnp.zeros(batch.live.shape), jnp.where(batch.live, 3.0, 0.0)
+
+    def entropy(theta):
+        dist = distributions(policy, theta, batch.obs)
+        p = jax.nn.softmax(dist)
+        return -jnp.sum(jnp.where(batch.live, -jnp.sum(p * jnp.log(p), axis=-1), 0.0)) / 2  # two trajectories
+
+    expected = jax.grad(entropy)(theta)
+    assert float(jnp.abs(expected).max()) > 1e-3
+    for weight, factor in ((None, 0.1), (w, 0.3)):
+        g, log_prob = policy_gradient(policy, theta, batch.obs, batch, none, 0.1, weight)
+        np.testing.assert_allclose(g, factor * expected, rtol=1e-4, atol=1e-7)
+    again = log_probs(policy, distributions(policy, theta, batch.obs), batch.action)
+    np.testing.assert_allclose(log_prob, again, rtol=1e-5)

@@ -27,95 +27,23 @@ Ablations are settings: momentum=0 is FedAvg-PG, correction="none" heavy-ball, w
 importance weights, server_adjustment=false averages θ only and leaves every direction with its agent.
 """
 
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from mfpo.config import option, validate
-from mfpo.errors import ConfigError
+from mfpo.algorithms.mfpo_config import Config
 from mfpo.learning import critic as value_function
 from mfpo.learning import estimators, normalisation, schedules, steps, trees
 from mfpo.learning.gradients import log_ratio, policy_gradient
-from mfpo.learning.nets import ACTIVATIONS
+from mfpo.learning.images import UNITS, on_frames, stacks
 from mfpo.learning.normalisation import normalise
-from mfpo.learning.policies import SQUASHES, Policy, make_policy
-from mfpo.learning.timeline import sample_live
-from mfpo.types import TIME_BLOCK, Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
+from mfpo.learning.policies import Policy, make_policy
+from mfpo.learning.timeline import map_over_time, sample_live
+from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
 NAMES = ("mfpo",)
-
-
-@dataclass(frozen=True)
-class Config:
-    """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
-
-    local_steps: int = option(10, "local steps per round", symbol="K", least=1, most=10**6)
-    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
-    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
-    initial_trajectories: int = option(
-        0, "trajectories of the initial direction, a multiple of D; 0 means D (the theorem: D·K)", symbol="D̃", least=0
-    )
-    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
-
-    momentum: float = option(0.8, "momentum, for --momentum-rule constant; 0 is FedAvg-PG", symbol="ν", least=0, most=1)
-    momentum_rule: str = option("constant", "how ν follows t; paper: 1-3α", choices=("constant", "paper", "theorem"))
-    correction: str = option(
-        "importance", "importance: the paper's; none: heavy-ball momentum", choices=("importance", "none")
-    )
-    weights: str = option("action", "product of probability ratios per ...", symbol="w", choices=estimators.WEIGHTS)
-    weight_cap: float = option(2.0, "upper bound of an importance weight; inf is the paper's", above=0)
-    server_adjustment: bool = option(True, "average directions too and take the K-th step on the server")
-
-    step: str = option("natural", "the move along the direction; plain is the paper's", choices=steps.STEPS)
-    stepsize: float = option(0.1, "length of a step, in the units of --step", symbol="α", above=0)
-    step_memory: float = option(
-        0.99, "per step; a step is short if u is, against the largest recent u", least=0, most=1
-    )
-    stepsize_decay: float = option(0.99, "factor on the stepsize at every step t", above=0)
-    stepsize_rule: str = option("geometric", "how α follows t: geometric, theorem", choices=("geometric", "theorem"))
-    theorem_smoothness: float = option(1.0, "of the theorem's schedules", symbol="L̃", least=1e-9, most=1e9)
-    theorem_sigma: float = option(1.0, "of the theorem's schedules", symbol="σ_g", least=1e-9, most=1e9)
-    adam_beta1: float = option(0.9, "decay of the first moment, for --step adam", symbol="β₁", least=0, most=0.999999)
-    adam_beta2: float = option(0.99, "decay of the second moment, for --step adam", symbol="β₂", least=0, most=0.999999)
-    fisher_samples: int = option(512, "states in a Fisher-vector product, for --step natural", least=1)
-    cg_iterations: int = option(10, "conjugate-gradient iterations, for --step natural", least=1)
-    cg_damping: float = option(0.1, "added to the Fisher diagonal, for --step natural", above=0)
-
-    estimator: str = option("gpomdp", "whole return or reward to go", choices=("reinforce", "gpomdp"))
-    baseline: str = option(
-        "value", "what is subtracted from returns", symbol="b", choices=("none", "constant", "time", "value")
-    )
-    discount_states: bool = option(False, "keep the factor γ^h of the discounted objective in front of step h")
-    normalise_advantages: bool = option(True, "standardise advantages over a batch")
-    gae_lambda: float = option(0.97, "bias against variance, for --baseline value", symbol="λ", least=0, most=1)
-    value_hidden: tuple[int, ...] = option((64, 64), "hidden units of the value network", least=1)
-    value_updates: int = option(20, "Adam steps of the value network per local step", least=1)
-    value_samples: int = option(512, "states per Adam step of the value network", least=1)
-    value_stepsize: float = option(1e-3, "Adam stepsize of the value network", above=0)
-
-    hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
-    activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))
-    initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
-    least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
-    squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
-    normalise_observations: bool = option(True, "standardise observations with shared running statistics")
-
-    def __post_init__(self) -> None:
-        """Check ranges, then the combinations that make no sense."""
-        validate(self)
-        if self.initial_trajectories % self.trajectories:
-            given = f"--initial-trajectories is {self.initial_trajectories}"
-            raise ConfigError(f"{given}, but it must be a multiple of --trajectories, which is {self.trajectories}.")
-        if self.estimator == "reinforce" and self.baseline == "value":
-            instead = "use --baseline constant or --estimator gpomdp"
-            raise ConfigError(f"--estimator reinforce has no value baseline; {instead}.")
-        if self.env_steps and (self.baseline != "value" or self.weights not in ("action", "none")):
-            needed = "--baseline value and --weights action or none"
-            raise ConfigError(f"--env-steps cuts episodes into segments, which need {needed}.")
-        if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):
-            raise ConfigError("--momentum-rule theorem and --stepsize-rule theorem belong together; set both or none.")
 
 
 class Server(NamedTuple):
@@ -177,7 +105,9 @@ class Parts(NamedTuple):
 def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """MFPO for an environment and a number of agents (only the theorem's schedules depend on the latter)."""
     c = config
-    policy = make_policy(spec, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
+    seen = spec._replace(observation_shape=(UNITS,)) if spec.stack else spec
+    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
+    policy = on_frames(policy, spec.observation_shape) if spec.stack else policy
     rule = steps.make(c.step, c.step_memory, c.adam_beta1, c.adam_beta2, c.cg_iterations, c.cg_damping)
     parts = Parts(c, spec, policy, rule, *schedules.make(c, agents))
     batches = max(c.initial_trajectories // c.trajectories, 1)
@@ -190,7 +120,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         return policy.action(raw), raw
 
     return Algorithm(
-        plan=Plan(c.local_steps, c.trajectories, initial_steps=batches - 1, segment=segment_length(c)),
+        plan=Plan(c.local_steps, c.trajectories, initial_steps=batches - 1, segment=c.segment),
         init=lambda key: init(parts, key),
         join=lambda key: join(parts, key),
         download=lambda server: server if config.server_adjustment else server._replace(u=(), step=()),
@@ -204,18 +134,14 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     )
 
 
-def segment_length(c: Config) -> int:
-    """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
-    return -(-c.env_steps // (c.trajectories * TIME_BLOCK)) * TIME_BLOCK
-
-
 def init(parts: Parts, key: Key) -> Server:
     """A fresh policy; no direction yet."""
-    c, (n_obs,) = parts.config, parts.spec.observation_shape
+    c, spec = parts.config, parts.spec
     key_theta, key_phi = jax.random.split(key)
     theta = parts.policy.init(key_theta)
-    obs = normalisation.empty((n_obs,)) if c.normalise_observations else ()
-    critic = value_function.init(key_phi, n_obs, c.value_hidden) if c.baseline == "value" else ()
+    obs = normalisation.empty(spec.observation_shape) if c.normalise_observations and not spec.stack else ()
+    n_features = UNITS if spec.stack else spec.observation_shape[0]
+    critic = value_function.init(key_phi, n_features, c.value_hidden) if c.baseline == "value" else ()
     return Server(theta, trees.zeros_like(theta), jnp.int32(0), parts.rule.init(theta), obs, critic)
 
 
@@ -253,7 +179,7 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     """One local step: a direction from fresh trajectories and, unless the server takes it, the move along it."""
     c = parts.config
     key_fisher, key_critic = jax.random.split(key)
-    obs = normalise(agent.obs, batch.obs)
+    obs = stacks(batch, parts.spec.stack) if parts.spec.stack else normalise(agent.obs, batch.obs)
     agent, advantage, critic_metrics = advantages(parts, agent, obs, batch, key_critic)
     g, g_tm1, weight_metrics = gradients(parts, agent, obs, batch, advantage)
 
@@ -295,13 +221,13 @@ def gradients(
     Heavy-ball replaces the second by the first, which makes u a running mean of gradients.
     """
     c = parts.config
-    g, log_prob = policy_gradient(parts.policy, agent.theta, obs, batch, advantage)
+    g, log_prob = policy_gradient(parts.policy, agent.theta, obs, batch, advantage, c.entropy)
     if c.correction == "none" or (c.momentum_rule == "constant" and c.momentum == 0):
         return g, g, {}
     ratio = log_ratio(parts.policy, agent.theta_tm1, log_prob, obs, batch)
     w = estimators.importance_weights(ratio, c.weights, c.weight_cap)
-    weighted = jnp.where(batch.live, w * advantage, 0.0)  # where nothing happened, a weight may still be infinite
-    g_tm1, _ = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, weighted)
+    w = jnp.where(batch.live, w, 0.0)  # where nothing happened, a weight may still be infinite
+    g_tm1, _ = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, w * advantage, c.entropy, w)
     return g, g_tm1, estimators.weight_spread(w, batch.live)
 
 
@@ -311,6 +237,9 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
     metrics: Metrics = {}
     if agent.critic:
         last_obs = normalise(agent.obs, batch.last_obs)
+        if parts.policy.features:
+            look = jax.vmap(partial(parts.policy.features, parts.policy.unravel(agent.theta)))
+            obs, last_obs = map_over_time(jax.vmap(look), (obs,), batch.length), look(last_obs)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
         options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
         critic, a, loss = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)

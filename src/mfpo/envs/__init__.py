@@ -19,8 +19,9 @@ def make(name: str, horizon: int = 0, world: str = "", agents: int = 1) -> Env:
     `horizon` cuts episodes (0: the environment's own), `world` says how the agents' worlds differ (see `worlds`).
     """
     each = worlds.parse(world, agents)
-    if name in list_environments():
-        env: Env = registry.get(__name__, name).make(name)
+    own = "ALE/Pong-v5" if name.startswith("ALE/") else name  # one file serves all games
+    if own in list_environments():
+        env: Env = registry.get(__name__, own).make(name)
         env = env._replace(spec=env.spec._replace(horizon=horizon or env.spec.horizon))
     else:
         env = gymnasium_env.make(name, horizon, dict(each[0]) if each else {})

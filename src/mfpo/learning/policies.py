@@ -33,7 +33,9 @@ class Policy(NamedTuple):
     mode: Callable[[PyTree], Array]  # dist -> raw action
     log_prob: Callable[[PyTree, Array], Array]  # dist, raw action -> log density, up to a constant free of theta
     fisher: Callable[[PyTree, PyTree], PyTree]  # dist, tangent of dist -> Fisher information of dist times tangent
+    entropy: Callable[[PyTree], Array]  # dist -> its entropy, up to a constant
     action: Callable[[Array], Array]  # raw action -> what the environment takes
+    features: Callable[[PyTree, Array], Array] | None = None  # network, obs -> what a value function sees; None: obs
 
 
 class GaussianNetwork(NamedTuple):
@@ -79,6 +81,7 @@ def _categorical(n_obs: int, n_actions: int, hidden: tuple[int, ...], activation
         mode=lambda logits: jnp.argmax(logits).astype(jnp.int32),
         log_prob=_log_probability,
         fisher=_categorical_fisher,
+        entropy=lambda logits: -jnp.sum(jax.nn.softmax(logits) * jax.nn.log_softmax(logits)),
         action=lambda raw: raw,
     )
 
@@ -101,6 +104,7 @@ def _categoricals(n_obs: int, n: tuple[int, ...], hidden: tuple[int, ...], activ
         mode=jax.vmap(one.mode),
         log_prob=lambda logits, raw: jnp.sum(jax.vmap(one.log_prob)(logits, raw)),
         fisher=jax.vmap(one.fisher),
+        entropy=lambda logits: jnp.sum(jax.vmap(one.entropy)(logits)),
     )
 
 
@@ -144,6 +148,7 @@ def _gaussian(
         mode=lambda dist: dist.mean,
         log_prob=log_prob,
         fisher=lambda dist, tangent: Gaussian(tangent.mean * jnp.exp(-2 * dist.log_std), 2 * tangent.log_std),
+        entropy=lambda dist: jnp.sum(dist.log_std),
         action=_squash(box, squash),
     )
 

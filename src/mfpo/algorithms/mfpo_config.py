@@ -1,0 +1,87 @@
+"""The settings of MFPO. The module `mfpo` says what they mean."""
+
+from dataclasses import dataclass
+
+from mfpo.config import option, validate
+from mfpo.errors import ConfigError
+from mfpo.learning import estimators, steps
+from mfpo.learning.nets import ACTIVATIONS
+from mfpo.learning.policies import SQUASHES
+from mfpo.types import TIME_BLOCK
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
+
+    local_steps: int = option(10, "local steps per round", symbol="K", least=1, most=10**6)
+    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
+    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
+    initial_trajectories: int = option(
+        0, "trajectories of the initial direction, a multiple of D; 0 means D (the theorem: D·K)", symbol="D̃", least=0
+    )
+    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
+
+    momentum: float = option(0.8, "momentum, for --momentum-rule constant; 0 is FedAvg-PG", symbol="ν", least=0, most=1)
+    momentum_rule: str = option("constant", "how ν follows t; paper: 1-3α", choices=("constant", "paper", "theorem"))
+    correction: str = option(
+        "importance", "importance: the paper's; none: heavy-ball momentum", choices=("importance", "none")
+    )
+    weights: str = option("action", "product of probability ratios per ...", symbol="w", choices=estimators.WEIGHTS)
+    weight_cap: float = option(2.0, "upper bound of an importance weight; inf is the paper's", above=0)
+    server_adjustment: bool = option(True, "average directions too and take the K-th step on the server")
+
+    step: str = option("natural", "the move along the direction; plain is the paper's", choices=steps.STEPS)
+    stepsize: float = option(0.1, "length of a step, in the units of --step", symbol="α", above=0)
+    step_memory: float = option(
+        0.99, "per step; a step is short if u is, against the largest recent u", least=0, most=1
+    )
+    stepsize_decay: float = option(0.99, "factor on the stepsize at every step t", above=0)
+    stepsize_rule: str = option("geometric", "how α follows t: geometric, theorem", choices=("geometric", "theorem"))
+    theorem_smoothness: float = option(1.0, "of the theorem's schedules", symbol="L̃", least=1e-9, most=1e9)
+    theorem_sigma: float = option(1.0, "of the theorem's schedules", symbol="σ_g", least=1e-9, most=1e9)
+    adam_beta1: float = option(0.9, "decay of the first moment, for --step adam", symbol="β₁", least=0, most=0.999999)
+    adam_beta2: float = option(0.99, "decay of the second moment, for --step adam", symbol="β₂", least=0, most=0.999999)
+    fisher_samples: int = option(512, "states in a Fisher-vector product, for --step natural", least=1)
+    cg_iterations: int = option(10, "conjugate-gradient iterations, for --step natural", least=1)
+    cg_damping: float = option(0.1, "added to the Fisher diagonal, for --step natural", above=0)
+
+    estimator: str = option("gpomdp", "whole return or reward to go", choices=("reinforce", "gpomdp"))
+    baseline: str = option(
+        "value", "what is subtracted from returns", symbol="b", choices=("none", "constant", "time", "value")
+    )
+    discount_states: bool = option(False, "keep the factor γ^h of the discounted objective in front of step h")
+    entropy: float = option(0.0, "weight of the policy's entropy in the objective, per step", least=0)
+    normalise_advantages: bool = option(True, "standardise advantages over a batch")
+    gae_lambda: float = option(0.97, "bias against variance, for --baseline value", symbol="λ", least=0, most=1)
+    value_hidden: tuple[int, ...] = option((64, 64), "hidden units of the value network", least=1)
+    value_updates: int = option(20, "Adam steps of the value network per local step", least=1)
+    value_samples: int = option(512, "states per Adam step of the value network", least=1)
+    value_stepsize: float = option(1e-3, "Adam stepsize of the value network", above=0)
+
+    hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
+    activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))
+    initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
+    least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
+    squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
+    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
+
+    @property
+    def segment(self) -> int:
+        """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
+        return -(-self.env_steps // (self.trajectories * TIME_BLOCK)) * TIME_BLOCK
+
+    def __post_init__(self) -> None:
+        """Check ranges, then the combinations that make no sense."""
+        validate(self)
+        if self.initial_trajectories % self.trajectories:
+            given = f"--initial-trajectories is {self.initial_trajectories}"
+            raise ConfigError(f"{given}, but it must be a multiple of --trajectories, which is {self.trajectories}.")
+        if self.estimator == "reinforce" and self.baseline == "value":
+            instead = "use --baseline constant or --estimator gpomdp"
+            raise ConfigError(f"--estimator reinforce has no value baseline; {instead}.")
+        if self.env_steps and (self.baseline != "value" or self.weights not in ("action", "none")):
+            needed = "--baseline value and --weights action or none"
+            raise ConfigError(f"--env-steps cuts episodes into segments, which need {needed}.")
+        if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):
+            raise ConfigError("--momentum-rule theorem and --stepsize-rule theorem belong together; set both or none.")

@@ -1,0 +1,106 @@
+"""Policies that look at frames: a convolutional trunk in front of a policy on vectors.
+
+The network is that of Mnih et al. 2013: 16 filters of 8×8 at every fourth pixel, 32 of 4×4 at every second, 256 units.
+Its output is what the policy's own layers and the value function see, so that both share the trunk.
+
+Convolutions are written as matrix products: a filter of 2s×2s pixels at every s-th is one of 2×2 blocks of s×s pixels,
+which is one product and four shifted sums. On the CPU that is three times as fast as XLA's convolution with its
+gradient, and does not collapse inside a loop as that does (2,100 against 720, in a loop 180 images per core-second).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.learning.nets import Layer
+from mfpo.learning.policies import Policy, flat
+from mfpo.types import Array, Key, PyTree, Trajectories
+
+UNITS = 256
+
+
+class Trunk(NamedTuple):
+    """w of a convolution is [2, 2, s * s * channels, filters]."""
+
+    first: Layer
+    second: Layer
+    dense: Layer
+
+
+class Network(NamedTuple):
+    """What looks, and what decides."""
+
+    trunk: Trunk
+    head: PyTree
+
+
+def on_frames(head: Policy, shape: tuple[int, ...]) -> Policy:
+    """The policy `head`, which is one on vectors of UNITS numbers, for stacks of frames of this shape."""
+
+    def network(key: Key) -> Network:
+        key_trunk, key_head = jax.random.split(key)
+        return Network(init_trunk(key_trunk, shape), head.unravel(head.init(key_head)))
+
+    init, unravel = flat(network)
+    return head._replace(
+        init=init,
+        unravel=unravel,
+        features=lambda net, obs: see(net.trunk, obs),
+        distribution=lambda net, obs: head.distribution(net.head, see(net.trunk, obs)),
+    )
+
+
+def init_trunk(key: Key, shape: tuple[int, ...]) -> Trunk:
+    """Normal weights of variance 2 / fan-in, for rectified units."""
+    frames, height, width = shape
+    sizes = [(2, 2, 16 * frames, 16), (2, 2, 4 * 16, 32), (_after(height) * _after(width) * 32, UNITS)]
+    layers = []
+    for key_, size in zip(jax.random.split(key, 3), sizes, strict=True):
+        fan_in = 1
+        for n in size[:-1]:
+            fan_in *= n
+        layers.append(Layer(jax.random.normal(key_, size) * (2 / fan_in) ** 0.5, jnp.zeros(size[-1])))
+    return Trunk(*layers)
+
+
+def _after(pixels: int) -> int:
+    """How many places along a side are left after both convolutions."""
+    return (pixels // 4 - 1) // 2 - 1
+
+
+def see(trunk: Trunk, obs: Array) -> Array:
+    """UNITS numbers for a stack of frames [stack, height, width] of bytes."""
+    x = jnp.moveaxis(obs, 0, -1)  # bytes are moved, not numbers of four times their size
+    x = _convolve(_blocks(x, 4).astype(jnp.float32) / 255, trunk.first)
+    x = _convolve(_blocks(x, 2), trunk.second)
+    return jax.nn.relu(x.reshape(-1) @ trunk.dense.w + trunk.dense.b)
+
+
+def _blocks(x: Array, s: int) -> Array:
+    """[height, width, channels] -> [height / s, width / s, s * s * channels]; a rest at the edge is cut off."""
+    height, width, channels = x.shape[0] // s, x.shape[1] // s, x.shape[2]
+    x = x[: height * s, : width * s].reshape(height, s, width, s, channels)
+    return jnp.swapaxes(x, 1, 2).reshape(height, width, s * s * channels)
+
+
+def _convolve(x: Array, layer: Layer) -> Array:
+    """A convolution with 2×2 blocks, and rectified units."""
+    height, width, channels = x.shape
+    filters = layer.w.shape[-1]
+    z = x.reshape(-1, channels) @ jnp.moveaxis(layer.w, 2, 0).reshape(channels, 4 * filters)
+    z = z.reshape(height, width, 4, filters)
+    z = z[:-1, :-1, 0] + z[:-1, 1:, 1] + z[1:, :-1, 2] + z[1:, 1:, 3]
+    return jax.nn.relu(z + layer.b)
+
+
+def stacks(batch: Trajectories, stack: int) -> Array:
+    """The observations [H, D, stack, ...] of a batch that holds every frame once; zeros stand before an episode."""
+    slots = batch.live.shape[0]
+    begins = jnp.concatenate([jnp.zeros_like(batch.live[:1]), (batch.terminated | ~batch.live)[:-1]])
+    layers, begun = [], jnp.zeros_like(begins)
+    for lag in range(stack):
+        frame = jax.lax.slice_in_dim(batch.obs, stack - 1 - lag, stack - 1 - lag + slots)
+        layers.append(jnp.where(begun[..., None, None], 0, frame))
+        begun = begun | (jnp.concatenate([jnp.zeros_like(begins[:lag]), begins[: slots - lag]]) if lag else begins)
+    return jnp.stack(layers[::-1], axis=2)

@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfpo.algorithms.mfpo import Config, make
+from mfpo.hosted import episode_sampler, segment_sampler
+from mfpo.learning import images
+from mfpo.learning.policies import make_policy
+from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, HostedEnv, Outcome
+
+SPEC = EnvSpec("film", (4, 84, 84), Discrete(3), horizon=40, stack=4)
+
+
+def convolution(x, w, s):
+    """XLA's own, with our weights [2, 2, s * s * channels, filters] as filters of 2s×2s pixels."""
+    filters, channels = w.shape[-1], w.shape[2] // (s * s)
+    w = w.reshape(2, 2, s, s, channels, filters).transpose(0, 2, 1, 3, 4, 5).reshape(2 * s, 2 * s, channels, filters)
+    return jax.lax.conv_general_dilated(x[None], w, (s, s), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))[0]
+
+
+def test_the_trunk_is_two_convolutions_and_a_layer():
+    key = jax.random.key(0)
+    trunk = images.init_trunk(key, (4, 84, 84))
+    trunk = jax.tree.map(lambda x: x + 0.01 * jax.random.normal(key, x.shape), trunk)  # biases too
+    obs = jax.random.randint(key, (4, 84, 84), 0, 256).astype(jnp.uint8)
+    x = jnp.moveaxis(obs, 0, -1).astype(jnp.float32) / 255
+    x = jax.nn.relu(convolution(x, trunk.first.w, 4) + trunk.first.b)
+    x = jax.nn.relu(convolution(x, trunk.second.w, 2) + trunk.second.b)
+    assert x.shape == (9, 9, 32)
+    expected = jax.nn.relu(x.ravel() @ trunk.dense.w + trunk.dense.b)
+    np.testing.assert_allclose(images.see(trunk, obs), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_policy_on_frames_shares_its_trunk():
+    head = make_policy(SPEC._replace(observation_shape=(images.UNITS,)), (), "relu", 1.0, "tanh")
+    policy = images.on_frames(head, SPEC.observation_shape)
+    network = policy.unravel(policy.init(jax.random.key(1)))
+    obs = jax.random.randint(jax.random.key(2), (4, 84, 84), 0, 256).astype(jnp.uint8)
+    features = policy.features(network, obs)
+    assert features.shape == (256,)
+    np.testing.assert_allclose(policy.distribution(network, obs), head.distribution(network.head, features), rtol=1e-5)
+
+
+class Films:
+    """Frames that tell the copy and its age; an episode ends after a length that its seed decides."""
+
+    def __init__(self, n):
+        self.rng, self.age, self.end, self.n = {}, np.zeros(n, int), np.zeros(n, int), n
+
+    def show(self, which):
+        frame = np.zeros((len(which), 84, 84), np.uint8)
+        frame[:, 0, 0], frame[:, 5, 7] = 1 + self.age[which], 1 + which
+        return frame
+
+    def reset(self, which, seeds):
+        for row, i in enumerate(which):
+            if seeds is not None:
+                self.rng[i] = np.random.default_rng(int(seeds[row]))
+            self.age[i], self.end[i] = 0, self.rng[i].integers(2, 60)
+        return self.show(which)
+
+    def step(self, which, action):
+        self.age[which] += 1
+        done = self.age[which] >= self.end[which]
+        return Outcome(self.show(which), np.ones(len(which), np.float32), done, np.zeros(len(which), bool))
+
+    def close(self):
+        pass
+
+
+FILM = HostedEnv(SPEC, None, lambda worlds, learning=False: Films(len(worlds)))
+
+
+def look(actor, obs, key):
+    """Remembers what it saw, so that it can be compared with what is rebuilt."""
+    return jnp.int32(0), jnp.stack([obs[:, 0, 0], obs[:, 5, 7]])
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_stacks_are_rebuilt_from_frames_that_are_stored_once(segments):
+    """Starts, ends, truncations within a segment (after 40 steps) and the seam between two segments included."""
+    sampler = segment_sampler(FILM, look, 2, 3, TIME_BLOCK) if segments else episode_sampler(FILM, look, 2, 3)
+    keys = jax.random.split(jax.random.key(0), 2)
+    ends = 0
+    for step in range(4):
+        run = sampler(jnp.zeros(2), keys, jnp.arange(2), step)
+        assert run.obs.shape == (2, TIME_BLOCK + 3, 3, 84, 84) and run.obs.dtype == np.uint8
+        ends += run.terminated.sum() + run.truncated[:, :-1].sum()
+        for agent in range(2):
+            obs = images.stacks(jax.tree.map(lambda x, agent=agent: jnp.asarray(x[agent]), run), 4)
+            rebuilt = np.stack([obs[..., 0, 0], obs[..., 5, 7]], axis=2)
+            live = run.live[agent]
+            assert np.array_equal(rebuilt[live], run.action[agent][live])
+            assert live.any() and (rebuilt[live] == 0).any()
+    assert ends > 10
+
+
+def test_mfpo_learns_on_frames():
+    """A step of every part: gradients at both policies, entropy, value head, Adam; all finite, and theta moves."""
+    values = {"trajectories": 2, "env_steps": 100, "local_steps": 2, "hidden": (), "value_hidden": (16,)}
+    algorithm = make(Config(**values, step="adam", stepsize=1e-3, value_updates=2, entropy=0.01), SPEC, 1)
+    sampler = segment_sampler(FILM, algorithm.act, 1, 2, TIME_BLOCK)
+    agent = algorithm.receive(algorithm.join(jax.random.key(0)), algorithm.download(algorithm.init(jax.random.key(1))))
+    learn = jax.jit(algorithm.learn)
+    before = agent.theta
+    for step in range(2):
+        actors = jax.tree.map(lambda x: x[None], algorithm.actor(agent))
+        run = sampler(actors, jax.random.key(step)[None], jnp.arange(1), step)
+        agent, metrics = learn(agent, jax.tree.map(lambda x: x[0], run), jax.random.key(9))
+    assert agent.obs == () and np.isfinite(agent.theta).all()
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert float(jnp.abs(agent.theta - before).max()) > 1e-4
