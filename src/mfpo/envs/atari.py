@@ -7,7 +7,6 @@ vectoriser of its own: within one, some copies cannot be stepped without the oth
 import contextlib
 import functools
 import io
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -21,10 +20,8 @@ from mfpo.types import Discrete, EnvSpec, HostedEnv, Outcome
 NAMES = ("ALE/Breakout-v5", "ALE/Pong-v5")  # any other game of ALE works too
 
 HORIZON = 27_000  # half an hour of a game: 108,000 frames
-ENDLESS = 2**31 - 2  # frames; cutting episodes is the caller's business
+ENDLESS = 2**31 - 2  # frames; to cut episodes is the caller's business
 UNSEEDED = -1
-
-Frames = NDArray[np.uint8]
 
 
 class World(NamedTuple):
@@ -33,32 +30,18 @@ class World(NamedTuple):
     sticky: float = 0.25  # the probability that a frame repeats the action before instead of the one given
 
 
-class Game(NamedTuple):
-    """What ALE knows a game by."""
-
-    rom: str
-    actions: int
-
-
-def create(rom: str, sticky: float = World().sticky) -> Any:
+def create(rom: str, world: World) -> Any:
     """A single copy, which shows its newest frame and the rewards of the game."""
     from ale_py.vector_env import AtariVectorEnv
 
+    how: dict[str, Any] = {"stack_num": 1, "reward_clipping": False, "max_num_frames_per_episode": ENDLESS}
     with contextlib.redirect_stdout(io.StringIO()):  # ale-py tells of every use of ALE_ROMS_DIR
-        env = AtariVectorEnv(
-            rom,
-            num_envs=1,
-            stack_num=1,
-            reward_clipping=False,
-            repeat_action_probability=sticky,
-            max_num_frames_per_episode=ENDLESS,
-        )
-    return env.ale
+        return AtariVectorEnv(rom, num_envs=1, repeat_action_probability=world.sticky, **how).ale
 
 
 @functools.cache
-def load(name: str) -> Game:
-    """Look the game up among those that ale-py registers with Gymnasium."""
+def load(name: str) -> tuple[str, int]:
+    """The ROM, looked up among the games that ale-py registers with Gymnasium, and the number of actions."""
     try:
         import ale_py.vector_env
         import gymnasium
@@ -69,12 +52,11 @@ def load(name: str) -> Game:
     if name not in roms:
         raise UnknownName(f"ALE has no game called {name!r}. {did_you_mean(name, roms)}")
     try:
-        return Game(roms[name], len(create(roms[name]).get_action_set()))
+        return roms[name], len(create(roms[name], World()).get_action_set())
     except OSError as error:
-        where = "ALE_ROMS_DIR names another directory for them" if "ALE_ROMS_DIR" in os.environ else "it lost this one"
         raise ConfigError(
-            f"The ROM of {name} ({roms[name]}.bin) cannot be read: {' '.join(str(error).split())}. ale-py brings its "
-            f"ROMs along, but {where}; unset ALE_ROMS_DIR, or pip install --force-reinstall ale-py."
+            f"The ROM of {name} could not be read: {' '.join(str(error).split()).rstrip('.')}. It comes with ale-py: unset "
+            "ALE_ROMS_DIR if that names another directory, or else pip install --force-reinstall ale-py."
         ) from error
 
 
@@ -89,22 +71,21 @@ def check(name: str, given: Mapping[str, float]) -> World:
 class Consoles:
     """`Copies` of one game. Where they are for `learning`, a life is an episode, and rewards are -1, 0 or 1."""
 
-    def __init__(self, game: Game, worlds: Sequence[World], learning: bool) -> None:
-        self.actions, self.learning = game.actions, learning
-        self.ales = [create(game.rom, world.sticky) for world in worlds]
+    def __init__(self, rom: str, actions: int, worlds: Sequence[World], learning: bool) -> None:
+        self.actions, self.learning = actions, learning
+        self.ales = [create(rom, world) for world in worlds]
         self.frames = np.zeros((len(worlds), 84, 84), np.uint8)  # the newest of each
         self.lives = np.zeros(len(worlds), np.int32)
         self.total = np.zeros(len(worlds))  # what the running games were worth
         self.over = np.ones(len(worlds), np.bool_)  # there is no game to step
-        self.goes_on = np.zeros(len(worlds), np.bool_)  # an episode ended, but not the game
+        self.goes_on = np.zeros(len(worlds), np.bool_)  # the episode is over, but not the game
 
-    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> Frames:
-        """Begin games, but without a seed go on with one that has lives left."""
+    def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> NDArray[np.uint8]:
+        """Begin games; but without a seed, go on with one that has lives left."""
         new = which[~self.goes_on[which]] if seeds is None else which
-        # ALE takes 31 bits
-        seeds_ = [UNSEEDED] * len(new) if seeds is None else (seeds >> np.uint64(33)).tolist()
-        with ThreadPoolExecutor() as pool:  # a seed makes ALE start its console anew, which takes 0.1 s
-            list(pool.map(self.begin, new.tolist(), seeds_))
+        short = [UNSEEDED] * len(new) if seeds is None else (seeds >> np.uint64(33)).tolist()  # ALE takes 31 bits
+        with ThreadPoolExecutor() as pool:  # a seed makes ALE load its ROM again, which takes 0.1 s
+            list(pool.map(self.begin, new.tolist(), short))
         self.total[new], self.over[new], self.goes_on[new] = 0.0, False, False
         return self.frames[which]
 
@@ -113,58 +94,52 @@ class Consoles:
         try:
             shown, info = self.ales[copy].reset([0], [seed])
         except Exception as error:
-            raise failed(copy, error) from error
+            raise CopyFailed(copy, f"{type(error).__name__}: {error}") from error
         self.frames[copy], self.lives[copy] = shown[0, 0], info["lives"][0]
 
     def step(self, which: NDArray[np.intp], action: NDArray[Any]) -> Outcome:
-        """One step in each."""
-        possible = (action >= 0) & (action < self.actions)  # ALE would wait for ever
-        if not possible.all():
-            wrong = action[~possible][0]
-            raise CopyFailed(int(which[~possible][0]), f"it has actions 0 to {self.actions - 1}, but got {wrong}")
-        if self.over[which].any():  # ALE would begin the next game
+        """One step in each. ALE itself waits for ever on an impossible action, and after a game begins the next."""
+        wrong = ~((action >= 0) & (action < self.actions))
+        if wrong.any():
+            reason = f"it has the actions 0 to {self.actions - 1}, but was given {action[wrong][0]}"
+            raise CopyFailed(int(which[wrong][0]), reason)
+        if self.over[which].any():
             raise CopyFailed(int(which[self.over[which]][0]), "its game is over, and no other has begun")
-        copies, results = which.tolist(), list[Any]()
+        n, copies = len(which), which.tolist()
+        shown, raw = np.empty((n, 84, 84), np.uint8), np.empty((n, 1), np.float32)
+        over, lives = np.empty((n, 1), np.bool_), np.empty((n, 1), np.int32)
         try:
             for i, a in zip(copies, action.tolist(), strict=True):
                 self.ales[i].send([a], [1.0])
-            for i in copies:
-                results.append(self.ales[i].recv())
+            for row, i in enumerate(copies):
+                frame, raw[row], over[row], _, info = self.ales[i].recv()
+                shown[row], lives[row] = frame[0, 0], info["lives"]
         except BaseException as error:
-            self.close()  # results nobody waits for any more would pass for those of later steps
-            if not isinstance(error, Exception):
-                raise
-            raise failed(i, error) from error
-        shown, raw, over, _, info = zip(*results, strict=True)
-        self.frames[which] = np.concatenate(shown)[:, 0]
-        reward, terminated = np.concatenate(raw).astype(np.float32), np.concatenate(over)
-        lives = np.concatenate([each["lives"] for each in info])
+            self.close()  # what nobody received would pass for the results of later steps
+            if isinstance(error, Exception):
+                raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
+            raise
+        reward, terminated, left = raw[:, 0], over[:, 0], lives[:, 0]
+        lost = left < self.lives[which]
+        self.frames[which], self.lives[which], self.over[which] = shown, left, terminated
         self.total[which] += reward
-        self.over[which] = terminated
         score = np.where(terminated, self.total[which], np.nan)
         if self.learning:
-            lost = lives < self.lives[which]
             self.goes_on[which] = lost & ~terminated
-            terminated, reward = terminated | lost, np.sign(reward)
-        self.lives[which] = lives
-        return Outcome(self.frames[which], reward, terminated, np.zeros(len(which), np.bool_), score)
+            reward, terminated = np.sign(reward), terminated | lost
+        return Outcome(shown, reward, terminated, np.zeros(n, np.bool_), score)
 
     def close(self) -> None:
         """Free the consoles and their threads."""
         self.ales.clear()
 
 
-def failed(copy: int, error: Exception) -> CopyFailed:
-    """Whose exception it was."""
-    return CopyFailed(copy, f"{type(error).__name__}: {error}")
-
-
 def make(name: str) -> HostedEnv:
     """The environment, for any game as in "ALE/SpaceInvaders-v5"."""
-    game = load(name)
-    spec = EnvSpec(name, (4, 84, 84), Discrete(game.actions), HORIZON, stack=4)
+    rom, actions = load(name)
+    spec = EnvSpec(name, (4, 84, 84), Discrete(actions), HORIZON, stack=4)
 
     def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False) -> Consoles:
-        return Consoles(game, [check(name, world) for world in worlds], learning)
+        return Consoles(rom, actions, [check(name, world) for world in worlds], learning)
 
     return HostedEnv(spec, World(), open_)

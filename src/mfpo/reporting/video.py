@@ -12,9 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mfpo import envs
 from mfpo.envs.gymnasium_env import Copy, make_copy
 from mfpo.envs.mujoco import quiet
 from mfpo.errors import ConfigError, MfpoError, MissingExtra, RunError
+from mfpo.hosted import Block
 from mfpo.runs import files
 
 FORMATS = (".gif", ".mp4")
@@ -38,6 +40,8 @@ class Film(NamedTuple):
 
 def film_episode(actor: Actor, env: str, seed: int = 0, greedy: bool = False, horizon: int = 0) -> Film:
     """One episode of `env`, a Gymnasium id or package.module:EnvId, cut after `horizon` steps. Needs no display."""
+    if env.startswith("ALE/"):
+        return _film_frames(actor, env, seed, greedy)
     copy = _make(env, horizon)
     world = copy.env
     try:
@@ -52,6 +56,28 @@ def film_episode(actor: Actor, env: str, seed: int = 0, greedy: bool = False, ho
         return Film(frames, float(world.metadata.get("render_fps", 30)), total)
     finally:
         world.close()
+
+
+def _film_frames(actor: Actor, name: str, seed: int, greedy: bool) -> Film:
+    """A game as the policy sees it: its frames, four times as large."""
+    env: Any = envs.make(name)
+    copies = env.open([{}])
+    try:
+        block, here = Block(env, copies, np.zeros(1, int), 1), np.ones((1, 1), bool)
+        block.reset(here, np.array([[seed]], np.uint64) << np.uint64(33))
+        frames, over, score = [_large(block.now[0, 0, -1])], False, np.zeros((1, 1))
+        while not over:
+            action = np.asarray(actor.act(block.now[0, 0], greedy=greedy))
+            _, terminated, truncated, score = block.step(here, action[None, None])
+            frames.append(_large(block.now[0, 0, -1]))
+            over = bool(terminated[0, 0] or truncated[0, 0])
+        return Film(frames, 15.0, float(score[0, 0]))
+    finally:
+        copies.close()
+
+
+def _large(frame: Frame) -> Frame:
+    return np.repeat(frame.repeat(4, axis=0).repeat(4, axis=1)[:, :, None], 3, axis=2)
 
 
 def _make(env: str, horizon: int) -> Copy:

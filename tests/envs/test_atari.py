@@ -1,0 +1,298 @@
+"""The Atari games against Gymnasium's vectorised ones, step by step."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ale_py import roms
+from ale_py.vector_env import AtariVectorEnv
+
+from mfpo.envs import atari as ours
+from mfpo.errors import ConfigError, CopyFailed, MissingExtra, UnknownName
+from mfpo.hosted import Block, segment_sampler
+from mfpo.types import TIME_BLOCK, Array, Discrete, Key, Outcome
+
+BREAKOUT, INVADERS = "ALE/Breakout-v5", "ALE/SpaceInvaders-v5"  # random games of 5 and 3 lives: 150 and 350 steps
+
+
+def opened(name: str, *worlds: dict[str, float], learning: bool = False) -> ours.Consoles:
+    copies = ours.make(name).open(worlds, learning=learning)
+    assert isinstance(copies, ours.Consoles)
+    return copies
+
+
+def seeds(*given: int) -> np.ndarray:
+    """Ours have 64 bits, of which ALE takes the upper 31; the others must not matter."""
+    return np.array([seed * 2**33 + 12345 for seed in given], np.uint64)
+
+
+def theirs(name: str, *given: int, **how: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Gymnasium's own, its first observations and the lives."""
+    env = gymnasium.make_vec(name, len(given), reward_clipping=False, **how)
+    assert isinstance(env, AtariVectorEnv)
+    obs, info = env.reset(seed=np.array(given))
+    return env, obs, info["lives"]
+
+
+def actions(name: str, steps: int, n: int, seed: int = 0) -> np.ndarray:
+    space = ours.make(name).spec.action
+    assert isinstance(space, Discrete)
+    return np.random.default_rng(seed).integers(space.n, size=(steps, n)).astype(np.int32)
+
+
+def same(found: Outcome, expected: Outcome) -> bool:
+    return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(("name", "n"), [(BREAKOUT, 4), ("ALE/Pong-v5", 6), ("ALE/UpNDown-v5", 6)])
+def test_spec(name: str, n: int) -> None:
+    spec = ours.make(name).spec
+    assert spec.id == name and spec.action == Discrete(n)
+    assert spec.observation_shape == (4, 84, 84) and spec.stack == 4
+    assert spec.horizon == 108_000 / 4
+
+
+def test_the_usual_world_is_gymnasiums() -> None:
+    for name in ours.NAMES:
+        assert gymnasium.spec(name).kwargs["repeat_action_probability"] == ours.World().sticky
+        assert gymnasium.spec(name).kwargs["max_num_frames_per_episode"] == 4 * ours.HORIZON
+
+
+def test_whole_games_are_gymnasiums() -> None:
+    """Gymnasium begins a new game in the step after the end of one; ours begins it when told to."""
+    env, n, ends = ours.make(BREAKOUT), 2, 0
+    plain, expected, _ = theirs(BREAKOUT, *range(n))
+    block = Block(env, opened(BREAKOUT, *[{}] * n), np.zeros(1, int), n)
+    block.reset(np.ones((1, n), bool), seeds(*range(n))[None])
+    assert block.now.dtype == np.uint8 and np.array_equal(block.now[0], expected)
+    over, total = np.zeros((1, n), bool), np.zeros(n)
+    for action in actions(BREAKOUT, 300, n):
+        expected, reward, terminated, _, _ = plain.step(action)
+        block.reset(over)
+        found, over, truncated, score = block.step(~over, action[None])
+        assert np.array_equal(block.now[0], expected)
+        assert np.array_equal(found[0], reward) and np.array_equal(over[0], terminated) and not truncated.any()
+        total += reward
+        assert np.array_equal(score[0], np.where(terminated, total, np.nan), equal_nan=True)
+        total[terminated], ends = 0, ends + terminated.sum()
+    assert ends >= 2
+
+
+def test_learning_goes_life_by_life() -> None:
+    n, lives_lost, games, paid = 3, 0, 0, set[float]()
+    plain, expected, lives = theirs(INVADERS, *range(n))
+    copies, everyone = opened(INVADERS, *[{}] * n, learning=True), np.arange(n)
+    assert np.array_equal(copies.reset(everyone, seeds(*range(n))), expected[:, -1])
+    over, total = np.zeros(n, bool), np.zeros(n)
+    for action in actions(INVADERS, 450, n):
+        expected, reward, terminated, _, info = plain.step(action)
+        assert np.array_equal(copies.reset(everyone[over], None), expected[over, -1])
+        which = everyone[~over]
+        outcome = copies.step(which, action[which])
+        lost = (info["lives"] < lives) & ~over
+        assert outcome.shown.dtype == np.uint8 and np.array_equal(outcome.shown, expected[which, -1])
+        assert outcome.reward.dtype == np.float32 and np.array_equal(outcome.reward, np.sign(reward[which]))
+        assert np.array_equal(outcome.terminated, (lost | terminated)[which]) and not outcome.truncated.any()
+        total += reward
+        assert outcome.score is not None and outcome.score.dtype == np.float64
+        assert np.array_equal(outcome.score, np.where(terminated, total, np.nan)[which], equal_nan=True)
+        ended = which[outcome.terminated & ~terminated[which]]
+        assert np.array_equal(copies.reset(ended, None), expected[ended, -1])  # the game goes on
+        over, lives = terminated, info["lives"]
+        lives_lost, games, paid = lives_lost + len(ended), games + terminated.sum(), paid | {*reward.tolist()}
+        total[terminated] = 0
+    assert games >= 1 and lives_lost >= 4 and max(paid) > 1
+
+
+def test_a_life_less_is_no_end_where_games_are_judged() -> None:
+    judging, learning = (opened(BREAKOUT, {}, learning=learning) for learning in (False, True))
+    first, ends = np.array([0]), 0
+    assert np.array_equal(judging.reset(first, seeds(3)), learning.reset(first, seeds(3)))
+    for action in actions(BREAKOUT, 100, 1):
+        one, other = judging.step(first, action), learning.step(first, action)
+        assert np.array_equal(one.shown, other.shown) and not one.terminated[0]
+        ends += other.terminated[0]
+        if other.terminated[0]:
+            shown = learning.reset(first, None)
+            assert np.array_equal(shown, other.shown) and np.array_equal(learning.reset(first, None), shown)
+    assert ends >= 2
+    start = judging.reset(first, None)  # a game that is cut is not gone on with
+    assert not np.array_equal(start, one.shown) and judging.lives[0] == 5 and judging.total[0] == 0
+
+
+@pytest.mark.parametrize("learning", [False, True])
+def test_seeds_decide_everything(learning: bool) -> None:
+    """Whatever happened before, among however many copies, and in the games that follow without a seed."""
+    alone, among = opened(BREAKOUT, {}, learning=learning), opened(BREAKOUT, *[{}] * 3, learning=learning)
+    among.reset(np.arange(3), seeds(7, 8, 9))
+    for action in actions(BREAKOUT, 60, 3, seed=1):
+        ended = among.step(np.arange(3), action).terminated
+        among.reset(np.arange(3)[ended], None)
+    here, there, games, episodes = np.array([0]), np.array([1]), 0, 0
+    assert np.array_equal(alone.reset(here, seeds(4)), among.reset(there, seeds(4)))
+    for action in actions(BREAKOUT, 400, 1):
+        outcome = alone.step(here, action)
+        assert same(outcome, among.step(there, action))
+        episodes, games = episodes + outcome.terminated[0], games + alone.over[0]
+        if outcome.terminated[0]:
+            assert np.array_equal(alone.reset(here, None), among.reset(there, None))
+    assert games >= 2 and (episodes > games) == learning
+
+
+def test_copies_do_not_depend_on_each_other() -> None:
+    n, rng = 4, np.random.default_rng(0)
+    everyone, some = (opened(BREAKOUT, *[{}] * n) for _ in range(2))
+    for copies in (everyone, some):
+        copies.reset(np.arange(n), seeds(*range(n)))
+    for action in actions(BREAKOUT, 40, n):
+        expected = everyone.step(np.arange(n), action)
+        order = rng.permutation(n)
+        for which in (order[:1], order[1:1], order[1:]):
+            rows = Outcome(*(np.asarray(x)[which] for x in expected))
+            assert same(some.step(which, action[which]), rows)
+    some.reset(np.array([3, 1]), seeds(1, 2))
+    rest = np.array([0, 2])
+    expected = everyone.step(np.arange(n), action)
+    assert same(some.step(rest, action[rest]), Outcome(*(np.asarray(x)[rest] for x in expected)))
+
+
+def test_worlds_differ_in_how_sticky_actions_are() -> None:
+    worlds: tuple[dict[str, float], ...] = ({}, {"sticky": 0.0}, {"sticky": 1})
+    copies, n, frames = opened(BREAKOUT, *worlds), len(worlds), list[np.ndarray]()
+    plain = [theirs(BREAKOUT, 5, repeat_action_probability=world.get("sticky", 0.25))[0] for world in worlds]
+    copies.reset(np.arange(n), seeds(*[5] * n))
+    for action in actions(BREAKOUT, 60, 1):
+        frames.append(copies.step(np.arange(n), np.repeat(action, n)).shown)
+        assert np.array_equal(frames[-1], [each.step(action)[0][0, -1] for each in plain])
+    run = np.stack(frames, axis=1)
+    assert not any(np.array_equal(run[i], run[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+@pytest.mark.parametrize("sticky", [-0.1, 1.1, np.nan])
+def test_impossible_worlds(sticky: float) -> None:
+    with pytest.raises(ConfigError, match=f"^The world of {BREAKOUT} has sticky = {sticky}, a probability: it has to "):
+        opened(BREAKOUT, {}, {"sticky": sticky})
+
+
+def test_what_ale_would_hang_on_or_pass_over() -> None:
+    copies, everyone = opened(BREAKOUT, {}, {}), np.arange(2)
+    with pytest.raises(CopyFailed, match="^its game is over, and no other has begun$") as failure:
+        copies.step(everyone[1:], np.array([0]))
+    assert failure.value.copy == 1
+    copies.reset(everyone, seeds(1, 2))
+    for wrong in (4, -1):
+        with pytest.raises(CopyFailed, match=f"^it has the actions 0 to 3, but was given {wrong}$") as failure:
+            copies.step(everyone, np.array([0, wrong]))
+        assert failure.value.copy == 1
+    ended = np.zeros(2, bool)
+    while not ended.any():
+        ended = copies.step(everyone, np.array([1, 1])).terminated
+    with pytest.raises(CopyFailed, match="^its game is over") as failure:
+        copies.step(everyone, np.array([1, 1]))
+    assert failure.value.copy == np.flatnonzero(ended)[0]
+
+
+class Broken:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def send(self, *_: Any) -> None:
+        pass
+
+    def recv(self) -> None:
+        raise self.error
+
+    def reset(self, *_: Any) -> None:
+        raise self.error
+
+
+def test_who_failed_is_said() -> None:
+    copies, everyone = opened(BREAKOUT, {}, {}), np.arange(2)
+    copies.reset(everyone, seeds(1, 2))
+    copies.ales[1] = Broken(RuntimeError("no signal"))
+    for call in (lambda: copies.reset(everyone, None), lambda: copies.step(everyone, np.array([0, 0]))):
+        with pytest.raises(CopyFailed, match="^RuntimeError: no signal$") as failure:
+            call()
+        assert failure.value.copy == 1
+
+
+def test_an_interrupted_step_leaves_nothing_to_go_on_with() -> None:
+    copies, everyone = opened(BREAKOUT, {}, {}), np.arange(2)
+    copies.reset(everyone, seeds(1, 2))
+    copies.ales[0] = Broken(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        copies.step(everyone, np.array([0, 0]))
+    with pytest.raises(CopyFailed):
+        copies.reset(everyone, seeds(1, 2))
+    copies.close()  # once more
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    ours.load.cache_clear()
+    yield
+    ours.load.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("package", ["ale_py", "gymnasium"])
+def test_without_a_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"^{BREAKOUT} needs an optional package; .* 'mfpo\[atari\]'$"):
+        ours.make(BREAKOUT)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_without_a_rom(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"^The ROM of {BREAKOUT} could not be read: .*breakout.bin.* ALE_ROMS_DIR"):
+        ours.make(BREAKOUT)
+    (tmp_path / "breakout.bin").write_bytes(b"another game")
+    with pytest.raises(ConfigError, match=r"breakout.bin does not match .* unset ALE_ROMS_DIR"):
+        ours.make(BREAKOUT)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["ALE/Breakuot-v5", "ALE/breakout-v5", "ALE/Breakout-v4"])
+def test_unknown_games(name: str) -> None:
+    with pytest.raises(UnknownName, match=f"^ALE has no game called '{name}'. Did you mean ALE/Breakout-v5"):
+        ours.make(name)
+
+
+QUIET = """
+import sys
+import mfpo.envs.atari as ours
+assert not {"ale_py", "gymnasium"} & set(sys.modules)
+ours.make("ALE/Pong-v5").open([{}]).close()
+"""
+
+
+def test_nothing_is_printed_or_imported_early(tmp_path: Path) -> None:
+    where = {"PYTHONPATH": str(Path(ours.__file__).parents[2]), "ALE_ROMS_DIR": str(Path(roms.__file__).parent)}
+    command, env = [sys.executable, "-c", QUIET], {**os.environ, **where}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_segment() -> None:
+    def act(actor: Array, obs: Array, key: Key) -> tuple[Array, Array]:
+        action = jax.random.randint(key, (), 0, 4)
+        return action, action + actor
+
+    agents, columns = 2, 2
+    sample = segment_sampler(ours.make(BREAKOUT), act, agents, columns, TIME_BLOCK)
+    keys = jax.random.split(jax.random.key(0), agents)
+    batch = sample(jnp.zeros(agents, jnp.int32), keys, jnp.arange(agents), jnp.int32(0))
+    assert batch.obs.shape == (agents, TIME_BLOCK + 3, columns, 84, 84) and batch.obs.dtype == np.uint8
+    assert batch.last_obs.shape == (agents, columns, 4, 84, 84)
+    assert np.isin(batch.reward, [-1, 0, 1]).all() and np.asarray(batch.live).all()
+    assert np.asarray(batch.terminated).any()  # a life
+    assert np.isnan(batch.score).all()  # but no game
