@@ -54,9 +54,10 @@ def load(name: str) -> tuple[str, int]:
     try:
         return roms[name], len(create(roms[name], World()).get_action_set())
     except OSError as error:
+        reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(
-            f"The ROM of {name} could not be read: {' '.join(str(error).split()).rstrip('.')}. It comes with ale-py: unset "
-            "ALE_ROMS_DIR if that names another directory, or else pip install --force-reinstall ale-py."
+            f"The ROM of {name} could not be read: {reason}. It comes with ale-py: unset ALE_ROMS_DIR if that names "
+            "another directory, or else pip install --force-reinstall ale-py."
         ) from error
 
 
@@ -123,11 +124,12 @@ class Consoles:
         lost = left < self.lives[which]
         self.frames[which], self.lives[which], self.over[which] = shown, left, terminated
         self.total[which] += reward
+        uncut = np.zeros(n, np.bool_)
+        if not self.learning:
+            return Outcome(shown, reward, terminated, uncut)
         score = np.where(terminated, self.total[which], np.nan)
-        if self.learning:
-            self.goes_on[which] = lost & ~terminated
-            reward, terminated = np.sign(reward), terminated | lost
-        return Outcome(shown, reward, terminated, np.zeros(n, np.bool_), score)
+        self.goes_on[which] = lost & ~terminated
+        return Outcome(shown, np.sign(reward), terminated | lost, uncut, score)
 
     def close(self) -> None:
         """Free the consoles and their threads."""
