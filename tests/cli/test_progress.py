@@ -73,7 +73,7 @@ def test_the_kind_of_display_follows_the_stream(monkeypatch):
 
 def test_a_round_with_numbers_that_are_not_finite_is_shown(capsys):
     Lines(30).row(ROW | {"return_mean": None, "return_std": None})
-    assert "return not finite" in capsys.readouterr().err
+    assert "return –" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def score_text(mean: float | None, std: float | None) -> str:
-    """A mean with its spread; None stands for a number that was not finite.
+    """A mean with its spread; None stands for one that is not finite, or of no episode at all.
 
     >>> score_text(312.44, 80.1), score_text(None, None)
-    ('312.4 ± 80.1', 'not finite')
+    ('312.4 ± 80.1', '–')
     """
-    return "not finite" if mean is None or std is None else f"{mean:.1f} ± {std:.1f}"
+    return "–" if mean is None or std is None else f"{mean:.1f} ± {std:.1f}"
 
 
 def sparkline(values: Sequence[float | None], width: int = 60) -> str:
