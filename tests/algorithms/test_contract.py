@@ -38,6 +38,15 @@ def spec_of(env: str) -> EnvSpec:
     return envs.make(env).spec._replace(horizon=30)  # a short time axis is enough
 
 
+@functools.cache
+def kinds() -> list[str]:
+    """An environment for every kind of action, and one with frames; an algorithm knows no other differences."""
+    found: dict[Any, str] = {}
+    for env in ("CartPole-v1", "Pendulum-v1", *envs.list_environments()):
+        found.setdefault((type(spec_of(env).action), bool(spec_of(env).stack)), env)
+    return list(found.values())
+
+
 def small(name: str, **changes: Any) -> Any:
     cls = algorithms.config_class(name)
     known = {f.name for f in fields(cls)}
@@ -64,9 +73,8 @@ def makes_sense(name: str, change: dict[str, Any]) -> bool:
 
 def variant_cases() -> list[Any]:
     """The defaults everywhere; every choice once, with real actions, for which there is most to choose."""
-    everywhere = envs.list_environments()
-    with_real_actions = next(env for env in everywhere if isinstance(spec_of(env).action, Box))
-    cases = [(name, env, {}) for name in algorithms.list_algorithms() for env in everywhere]
+    with_real_actions = next(env for env in kinds() if isinstance(spec_of(env).action, Box))
+    cases = [(name, env, {}) for name in algorithms.list_algorithms() for env in kinds()]
     cases += [(name, with_real_actions, change) for name in algorithms.list_algorithms() for change in variants(name)]
     return [pytest.param(*case, id="-".join([*case[:2], *(f"{k}={v}" for k, v in case[2].items())])) for case in cases]
 
@@ -84,20 +92,32 @@ def made_up_batches(algorithm: Algorithm, spec: EnvSpec, seed: int, actors: PyTr
     def normal(*shape: int) -> Array:
         return jnp.asarray(rng.normal(size=(AGENTS, *shape)), jnp.float32)
 
-    obs = normal(TIME_BLOCK, d, *spec.observation_shape)
+    def seen(*shape: int) -> Array:
+        """Of frames that are stacked, only as many pixels as it takes to tell them apart are not black."""
+        shown = normal(*shape, *spec.observation_shape)
+        return (shown > 2).astype(jnp.uint8) if spec.stack else shown
+
+    obs = seen(TIME_BLOCK, d)
     keys = jax.random.wrap_key_data(rng.integers(2**32, size=(AGENTS, TIME_BLOCK, d, 2), dtype=np.uint32))
     of_one_agent = jax.vmap(jax.vmap(algorithm.act, (None, 0, 0)), (None, 0, 0))
     return Trajectories(
-        obs=obs,
+        obs=frames_of(obs, spec.stack),
         action=jax.vmap(of_one_agent)(actors, obs, keys)[1],
         reward=normal(TIME_BLOCK, d) * live,
         live=for_all(live),
         terminated=for_all(ends & (lengths < horizon)),
         truncated=for_all(ends & (lengths == horizon)),
-        last_obs=normal(d, *spec.observation_shape),
+        last_obs=seen(d),
         length=for_all(lengths.max()),
         score=normal(d),
     )
+
+
+def frames_of(obs: Array, stack: int) -> Array:
+    """Observations [agents, H, D, ...] as a batch stores them: of stacks the first's earlier frames, and the newest."""
+    if not stack:
+        return obs
+    return jnp.concatenate([jnp.swapaxes(obs[:, 0], 1, 2)[:, : stack - 1], obs[:, :, :, -1]], axis=1)
 
 
 def layout(tree: PyTree) -> PyTree:
@@ -166,7 +186,7 @@ class Case(NamedTuple):
         return self.merge(self.server, uploads, jnp.array(mask), jax.random.key(9))
 
 
-PAIRS = [(name, env) for name in algorithms.list_algorithms() for env in envs.list_environments()]
+PAIRS = [(name, env) for name in algorithms.list_algorithms() for env in kinds()]
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: "-".join(pair))
@@ -269,7 +289,7 @@ def test_learn_treats_every_agent_by_itself(case: Case) -> None:
 def test_what_dead_slots_hold_means_nothing(case: Case) -> None:
     batch = jax.tree.map(np.array, case.batches)
     junk = jax.tree.map(np.array, batch)
-    junk.obs[~batch.live] = 1e3
+    junk.obs[:, -TIME_BLOCK:][~batch.live] = 200  # in front of a column there may be earlier frames
     junk.action[~batch.live] = 0
     assert not same(junk, batch)
     assert_close(case.learn(case.agents, batch, case.keys), case.learn(case.agents, junk, case.keys))
