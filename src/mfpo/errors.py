@@ -32,7 +32,7 @@ class StepFailed(MfpoError):
     """The code of an algorithm or an environment raised an exception, which is the `__cause__`."""
 
 
-class CopyFailed(Exception):
+class CopyFailed(MfpoError):
     """One copy of a hosted environment failed. Whoever knows whose copy it is makes a sentence of it."""
 
     def __init__(self, copy: int, reason: str) -> None:

@@ -28,7 +28,7 @@ def no_training(monkeypatch):
         ("train CartPole-v1 --step pain", "--step is 'pain'. Did you mean plain?"),
         ("train CartPole-v1 --agnets 3", "There is no option --agnets of `mfpo train`. Did you mean --agents"),
         ("train --agnets=3 CartPole-v1", "There is no option --agnets of `mfpo train`. Did you mean --agents"),
-        ("train CartPole-v1 --agent 3", "There is no option --agent of `mfpo train`. Did you mean --agents?"),
+        ("train CartPole-v1 --agent 3", "There is no option --agent of `mfpo train`. Did you mean --agents"),
         ("train CartPole-v1 --xyzzy", "There is no option --xyzzy of `mfpo train`. See `mfpo train --help`."),
         ("train CartPole-v1 --agents 0", "--agents is 0, but it must be at least 1."),
         ("train CartPole-v1 --agents -3", "--agents is -3, but it must be at least 1."),

@@ -89,7 +89,9 @@ def make_engine(name: str, algorithm: Algorithm, env: Any, agents: int, seed: in
 pause = 0.0  # seconds a round takes
 
 
-def evaluate(algorithm: Any, env: Any, params: Any, seed: int, episodes: int, greedy: bool = False) -> np.ndarray:
+def evaluate(
+    algorithm: Any, env: Any, params: Any, seed: int, episodes: int, greedy: bool = False, agent: int = 0
+) -> np.ndarray:
     return np.arange(episodes, dtype=np.float32) + np.float32(params["b"][0]) + seed + 1000 * greedy
 
 

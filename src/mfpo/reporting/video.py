@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mfpo import envs
 from mfpo.envs.gymnasium_env import Copy, make_copy
-from mfpo.envs.mujoco import quiet
+from mfpo.envs.mujoco import TASKS, quiet
 from mfpo.errors import ConfigError, MfpoError, MissingExtra, RunError
 from mfpo.hosted import Block
 from mfpo.runs import files
@@ -91,7 +91,8 @@ def _make(env: str, horizon: int) -> Copy:
     except ImportError:
         raise MissingExtra("`mfpo play`", "play") from None
     with quiet() if importlib.util.find_spec("mujoco") else contextlib.nullcontext():
-        copy = make_copy(env, horizon, render_mode="rgb_array")
+        runs = env in TASKS and TASKS[env].hidden  # along a track, and out of the picture
+        copy = make_copy(env, horizon, render_mode="rgb_array", **({"camera_name": "track"} if runs else {}))
     try:
         copy.env.reset(seed=0)
         copy.env.render()
