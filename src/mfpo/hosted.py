@@ -106,7 +106,7 @@ class _Minds:
         self._act = jax.jit(jax.vmap(jax.vmap(one, (None, 0, 0, 0))))
 
     def __call__(
-        self, actors: PyTree, block: Block, keys: NDArray[Any], h: NDArray[Any], running: Flags
+        self, actors: PyTree, block: Block, keys: Array, h: NDArray[Any], running: Flags
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """action and aux [agents, columns, ...]; zero in columns that are not running, if those were left out."""
         columns = running.shape[1]
@@ -116,7 +116,7 @@ class _Minds:
             return np.asarray(action), np.asarray(aux)
         chosen = np.argsort(~running, axis=1, kind="stable")[:, :width]
         rows = np.arange(len(running))[:, None]
-        few = self._act(actors, block.now[rows, chosen], keys[rows, chosen], h[rows, chosen])
+        few = self._act(actors, block.now[rows, chosen], np.asarray(keys)[rows, chosen], h[rows, chosen])
         spread = [np.zeros((len(running), columns, *x.shape[2:]), x.dtype) for x in few]
         for full, x in zip(spread, few, strict=True):
             full[rows, chosen] = np.asarray(x)
@@ -233,7 +233,7 @@ def _play(block: Block, minds: _Minds, actor: PyTree, key: Key, episodes: int) -
     running, begun = np.ones(playing.shape, bool), playing.size
     block.reset(running, seeds[0, playing])
     while running.any():
-        action, _ = minds(actors, block, keys[0, playing], block.elapsed, running)
+        action, _ = minds(actors, block, np.asarray(keys)[0, playing], block.elapsed, running)
         _, terminated, truncated, score = block.step(running, action)
         over = terminated | truncated
         scores[playing[over]] = score[over]
@@ -255,11 +255,11 @@ def open_copies(env: HostedEnv, agents: int, columns: int, learning: bool) -> Co
     return env.open([world for world in worlds for _ in range(columns)], learning=learning)
 
 
-def _addresses(keys: Key, columns: int) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+def _addresses(keys: Key, columns: int) -> tuple[Array, NDArray[np.uint64]]:
     """For every column of every agent the key its policy draws from, and the seed of its first episode."""
     of_column, words = _split(keys, columns)
     high, low = np.moveaxis(np.asarray(words).astype(np.uint64), -1, 0)
-    return np.asarray(of_column), high << np.uint64(32) | low
+    return of_column, high << np.uint64(32) | low
 
 
 @functools.partial(jax.jit, static_argnums=1)
