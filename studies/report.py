@@ -156,11 +156,27 @@ def ablation(env: str) -> str:
     return table(header, lines)
 
 
+def ablations() -> str:
+    """Mean return of the thirty rounds with its interval, and final score, of every method."""
+    lines = []
+    for env in ("CartPole-v1", "Pendulum-v1"):
+        for d in (2, 5, 20):
+            cells = []
+            for method in METHODS:
+                mine = [row for row in final_rows(env) if row["job"]["method"] == method and row["job"]["D"] == d]
+                low, high = (float(x) for x in bootstrap_interval([float(np.mean(row["curve"])) for row in mine]))
+                mean, final = np.mean([row["curve"] for row in mine]), np.mean([row["evaluation"] for row in mine])
+                cells.append(f"{mean:.0f} [{low:.0f}, {high:.0f}] → {final:.0f}".replace("-", "−"))
+            lines.append((env, str(d), *cells))
+    return table(("environment", "D", *METHODS), lines)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "scores": scores,
     "agents": agents,
     "paper": paper,
     "speed": speed,
+    "ablations": ablations,
     "ablation CartPole-v1": lambda: ablation("CartPole-v1"),
     "ablation Pendulum-v1": lambda: ablation("Pendulum-v1"),
 }
