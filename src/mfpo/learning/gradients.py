@@ -36,20 +36,20 @@ def policy_gradient(
     """
     trajectories = batch.reward.shape[1]
 
-    def block(obs: Array, action: Array, coefficient: Array, weight: Array) -> tuple[PyTree, Array]:
+    def block(obs: Array, action: Array, coefficient: Array, *weight: Array) -> tuple[PyTree, Array]:
         def surrogate(theta: PyTree) -> tuple[Array, Array]:
             dist = distributions(policy, theta, obs)
             log_prob = log_probs(policy, dist, action)
             gain = jnp.sum(coefficient * log_prob)
-            if entropy:
-                gain += entropy * jnp.sum(weight * jax.vmap(jax.vmap(policy.entropy))(dist))
+            if weight:
+                gain += entropy * jnp.sum(weight[0] * jax.vmap(jax.vmap(policy.entropy))(dist))
             return -gain / trajectories, log_prob
 
         gradient, log_prob = jax.grad(surrogate, has_aux=True)(theta)
         return gradient, log_prob
 
     weight = batch.live.astype(coefficient.dtype) if weight is None else weight
-    return over_time(block, (obs, batch.action, coefficient, weight), batch.length)
+    return over_time(block, (obs, batch.action, coefficient, *([weight] if entropy else [])), batch.length)
 
 
 def log_ratio(policy: Policy, theta_tm1: PyTree, log_prob: Array, obs: Array, batch: Trajectories) -> Array:
