@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mfpo import envs
-from mfpo.federation.sampling import Sampler, make_sampler
-from mfpo.rollout import greedy_act, pure_sampler
+from mfpo.federation.sampling import make_sampler
+from mfpo.rollout import Sampler, greedy_act, pure_sampler
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Box, EnvSpec, Key, Plan, PureEnv, Trajectories
 
 EPISODES = 3

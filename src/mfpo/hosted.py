@@ -5,7 +5,6 @@ running. Seeds and keys are addressed as in `rollout`, so a resumed run meets th
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,11 +14,10 @@ from numpy.typing import NDArray
 
 from mfpo.errors import CopyFailed, StepFailed
 from mfpo.random import inline
-from mfpo.rollout import Act
+from mfpo.rollout import Act, Sampler
 from mfpo.types import TIME_BLOCK, Array, Copies, HostedEnv, Key, PyTree, Trajectories
 
 Flags = NDArray[np.bool_]  # [agents, columns], like everything here that is said of episodes
-HostSampler = Callable[[PyTree, Key, Array, Array], Trajectories]  # actors[n], keys[n], ids[n], step -> batches[n]
 EVALUATION_COPIES = 32
 
 
@@ -155,7 +153,7 @@ class _Tape:
         return Trajectories(*batch)
 
 
-def episode_sampler(env: HostedEnv, act: Act, agents: int, columns: int) -> HostSampler:
+def episode_sampler(env: HostedEnv, act: Act, agents: int, columns: int) -> Sampler:
     """A sampler of whole episodes, one to a column."""
     copies, minds = open_copies(env, agents, columns, learning=True), _Minds(act)
     slots = -(-env.spec.horizon // TIME_BLOCK) * TIME_BLOCK
@@ -179,7 +177,7 @@ def episode_sampler(env: HostedEnv, act: Act, agents: int, columns: int) -> Host
     return sample
 
 
-def segment_sampler(env: HostedEnv, act: Act, agents: int, columns: int, length: int) -> HostSampler:
+def segment_sampler(env: HostedEnv, act: Act, agents: int, columns: int, length: int) -> Sampler:
     """A sampler of segments in which one episode follows the other.
 
     The segments of a round are one stream, which begins anew with the first local step: what lies between two rounds

@@ -15,6 +15,8 @@ from mfpo.random import inline
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Key, PureEnv, PyTree, Trajectories
 
 Act = Callable[..., tuple[Array, Array]]  # params, obs, key -> action, aux
+Sampler = Callable[[PyTree, Key, Array, Array], Trajectories]
+# actors[n], keys[n], ids[n] of the agents, step of the round -> trajectories[n]
 
 
 class _Record(NamedTuple):

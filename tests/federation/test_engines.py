@@ -470,6 +470,17 @@ def test_inprocess_names_the_round(bad: float) -> None:
     assert isinstance(caught.value, MfpoError)
 
 
+def test_debug_notices_a_return_that_is_not_finite_even_if_nothing_learns_from_it() -> None:
+    def step(state: Array, action: Array, key: Key) -> tuple[Array, Array, Array]:
+        state, _, terminated = NOISE.step(state, action, key)
+        return state, jnp.float32(jnp.nan), terminated
+
+    careless = toy(lambda agent: agent._replace(x=jnp.float32(0.0)))
+    with pytest.raises(Diverged, match="round 1, agent 0, step 0"):
+        engine = make_engine("debug", careless, NOISE._replace(step=step), 2, 0)
+        engine.round(engine.start(), 1)
+
+
 # (f) what a message weighs
 
 THETA = 4 * 8 + 8 + 8 * 2 + 2  # of the policy network of SMALL on CartPole

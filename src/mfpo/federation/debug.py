@@ -22,9 +22,13 @@ def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int) -
     if not isinstance(env, HostedEnv):
         sample = jax.jit(sample)
 
+    def watched(agents: PyTree, row: StepLog) -> PyTree:
+        """Everything; but a segment in which no episode ended has no return."""
+        return (agents, row._replace(returns=row.lengths) if algorithm.plan.segment else row)
+
     def run_agent(agent: PyTree, i: int, download: PyTree, number: int) -> tuple[PyTree, PyTree, StepLog]:
         block = jax.tree.map(lambda x: x[None], agent)
-        loop = federation_round.host_loop(f"round {number}, agent {i}", check=True)
+        loop = federation_round.host_loop(f"round {number}, agent {i}", watched)
         steps = federation_round.count_steps(algorithm, number)
         return federation_round.local(
             work, sample, loop, block, jnp.array([i]), download, key, jnp.int32(number), steps

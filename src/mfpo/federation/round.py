@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfpo.errors import Diverged, MfpoError, StepFailed
-from mfpo.federation.sampling import Sampler
+from mfpo.rollout import Sampler
 from mfpo.types import Algorithm, Array, Key, Metrics, PyTree, Trajectories
 
 
@@ -174,8 +174,8 @@ def compiled_loop(most: int) -> Loop:
     return loop
 
 
-def host_loop(where: str, check: bool = False) -> Loop:
-    """A loop in Python. An exception says where it happened; with `check` every step must leave finite numbers."""
+def host_loop(where: str, watched: Callable[[PyTree, StepLog], PyTree] | None = None) -> Loop:
+    """A loop in Python. An exception says where it happened; what is `watched` must be finite after every step."""
 
     def loop(body: Body, agents: PyTree, steps: int) -> tuple[PyTree, StepLog]:
         rows = []
@@ -190,8 +190,8 @@ def host_loop(where: str, check: bool = False) -> Loop:
                 raise
             except Exception as error:
                 raise StepFailed(f"{type(error).__name__} in {here}: {error}") from error
-            if check:
-                check_finite((agents, row.lengths, row.metrics), here)
+            if watched:
+                check_finite(watched(agents, row), here)
             rows.append(row)
         return agents, jax.tree.map(lambda *x: jnp.stack(x), *rows)
 

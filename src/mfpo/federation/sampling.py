@@ -1,14 +1,9 @@
 """Which sampler an environment needs."""
 
-from collections.abc import Callable
-
 from mfpo.errors import ConfigError
 from mfpo.hosted import episode_sampler, segment_sampler
-from mfpo.rollout import pure_sampler
-from mfpo.types import Algorithm, Array, Env, Key, PureEnv, PyTree, Trajectories
-
-Sampler = Callable[[PyTree, Key, Array, Array], Trajectories]
-# actors[n], keys[n], ids[n] of the agents, step of the round -> trajectories[n]
+from mfpo.rollout import Sampler, pure_sampler
+from mfpo.types import Algorithm, Env, PureEnv
 
 
 def make_sampler(env: Env, algorithm: Algorithm, agents: int) -> Sampler:
