@@ -24,7 +24,7 @@ from mfpo.federation import make_engine
 from mfpo.hosted import episode_sampler
 
 RESULTS = Path(__file__).parent.parent / "results" / "speed-mujoco.json"
-ENV, AGENTS, COLUMNS, STEPS, REPEATS = "HalfCheetah-v5", 10, 20, 100, 5
+ENV, AGENTS, COLUMNS, STEPS, REPEATS = "HalfCheetah-v5", 10, 20, 1000, 3
 CONFIG = {"local_steps": 1, "trajectories": COLUMNS, "hidden": [256, 256], "value_hidden": [256, 256]}
 
 

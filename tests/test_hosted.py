@@ -1,6 +1,7 @@
 """The hosted sampler on a made-up world whose episodes are known in advance."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,7 +64,7 @@ def clocks(
         return opened[-1]
 
     spec = EnvSpec("Clocks", (2,), Box((0.0,), (1000.0,)), horizon)
-    return HostedEnv(spec, None, open_, worlds), steps, opened
+    return HostedEnv(spec, None, open_, worlds=worlds), steps, opened
 
 
 def act(actor: Array, obs: Array, key: Key) -> tuple[Array, Array]:
@@ -110,10 +111,6 @@ def test_a_finished_episode_costs_nothing() -> None:
 
 def test_few_running_episodes_are_gathered_before_the_policy_sees_them() -> None:
     """Columns of different lengths, so that ever fewer run; what each of them does must not change by that."""
-
-    def by_seed(actor: Array, obs: Array, key: Key) -> tuple[Array, Array]:
-        length = 1 + obs[0] % 40
-        return length[None], jnp.stack([obs[0], jax.random.uniform(key)])
 
     env, _, _ = clocks(horizon=50)
     run = episode_sampler(env, by_seed, 2, 16)(jnp.zeros(2), keys_of([0, 1]), jnp.arange(2), jnp.int32(0))
@@ -223,6 +220,47 @@ def test_evaluation_plays_every_episode_to_its_end(episodes: int) -> None:
     assert steps == [lengths.sum()]
     if episodes > 20:
         assert len(set(scores)) > 3
+
+
+def by_seed(actor: Array, obs: Array, key: Key) -> tuple[Array, Array]:
+    """How long an episode lasts is in its seed."""
+    return (1 + obs[:1] % 40, jnp.stack([obs[0], jax.random.uniform(key)]))
+
+
+@pytest.mark.parametrize("segment", [0, TIME_BLOCK])
+def test_strips_of_columns_make_the_same_batch_as_the_whole(segment: int) -> None:
+    def run(parallel: bool) -> tuple[list[Trajectories], int]:
+        env, _, opened = clocks(horizon=30)
+        agents, columns, devices = 3, 8, jax.devices() * 3
+        make = partial(segment_sampler, length=segment) if segment else episode_sampler
+        sampler = make(env._replace(parallel=parallel), by_seed, agents, columns, devices=devices)
+        steps = [sampler(jnp.zeros(3), keys_of(range(3)), jnp.arange(3), jnp.int32(step)) for step in range(2)]
+        return steps, len(opened)
+
+    (whole, one), (joined, several) = run(False), run(True)
+    assert (one, several) == (1, 3)
+    assert len(np.unique(whole[0].live.sum(axis=1))) > 3 or segment
+    for expected, found in zip(whole, joined, strict=True):
+        for name, x, y in zip(Trajectories._fields, expected, found, strict=True):
+            if name == "action":  # which is anything where no step was taken
+                x, y = x[expected.live], y[expected.live]
+            assert np.array_equal(x, y, equal_nan=True), name
+
+
+def test_the_failure_of_one_strip_is_that_of_the_batch() -> None:
+    env, _, _ = clocks(horizon=30, fail=lambda copy, h: "raise" if (copy, h) == (4, 4) else "")
+    sampler = episode_sampler(env._replace(parallel=True), act, 2, 8, devices=jax.devices() * 2)
+    with pytest.raises(StepFailed, match="^The environment Clocks of agent 1 failed in step 4 of its episode"):
+        sampler(jnp.full(2, 9.0), keys_of(range(2)), jnp.arange(2), jnp.int32(0))
+
+
+def test_evaluation_in_strips_plays_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, _, _ = clocks(horizon=30)
+    whole = hosted_scores(env, by_seed, jnp.float32(0.0), jax.random.key(0), 0, 75)
+    monkeypatch.setattr(jax, "devices", lambda devices=jax.devices(): devices * 3)  # noqa: B008
+    env, _, opened = clocks(horizon=30)
+    strips = hosted_scores(env._replace(parallel=True), by_seed, jnp.float32(0.0), jax.random.key(0), 0, 75)
+    assert np.array_equal(whole, strips) and len(opened) == 3 and all(copies.closed for copies in opened)
 
 
 def test_evaluation_does_not_depend_on_the_number_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:

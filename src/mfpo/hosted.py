@@ -1,11 +1,15 @@
 """Sampling from hosted environments: the episodes of all agents advance as one batch, driven from the host.
 
 Per step of time, one compiled call evaluates the policies of all agents and one call steps every copy whose episode is
-running. Seeds and keys are addressed as in `rollout`, so a resumed run meets the same episodes.
+running. Where several cores can step an environment, each has a strip of the columns to itself, so that one strip's
+policies are evaluated while another's copies are stepped. Seeds and keys are addressed as in `rollout`, so a resumed
+run meets the same episodes.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +23,7 @@ from mfpo.types import TIME_BLOCK, Array, Copies, HostedEnv, Key, PyTree, Trajec
 
 Flags = NDArray[np.bool_]  # [agents, columns], like everything here that is said of episodes
 EVALUATION_COPIES = 32
+WORTH_A_STRIP = 8  # copies; with fewer of them a second core mostly waits for Python
 
 
 class Block:
@@ -104,7 +109,7 @@ class _Minds:
         self._act = jax.jit(jax.vmap(jax.vmap(one, (None, 0, 0, 0))))
 
     def __call__(
-        self, actors: PyTree, block: Block, keys: Array, h: NDArray[Any], running: Flags
+        self, actors: PyTree, block: Block, keys: Array | NDArray[Any], h: NDArray[Any], running: Flags
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """action and aux [agents, columns, ...]; zero in columns that are not running, if those were left out."""
         columns = running.shape[1]
@@ -138,8 +143,10 @@ class _Tape:
 
     def count(self, score: NDArray[np.float64]) -> None:
         """The scores of games that ended; NaN for the others."""
-        self._games += ~np.isnan(score)
-        self._scores += np.nan_to_num(score)
+        over = ~np.isnan(score)
+        if over.any():
+            self._games += over
+            self._scores[over] += score[over]
 
     def finish(self, last_obs: NDArray[Any]) -> Trajectories:
         """All of it, as one batch for every agent."""
@@ -153,20 +160,86 @@ class _Tape:
         return Trajectories(*batch)
 
 
-def episode_sampler(env: HostedEnv, act: Act, agents: int, columns: int) -> Sampler:
-    """A sampler of whole episodes, one to a column."""
-    copies, minds = open_copies(env, agents, columns, learning=True), _Minds(act)
-    slots = -(-env.spec.horizon // TIME_BLOCK) * TIME_BLOCK
+class _Strip:
+    """Some columns of every agent, with the device that evaluates their policies."""
+
+    def __init__(self, env: HostedEnv, agents: int, columns: slice, device: Any, learning: bool) -> None:
+        self.env, self.columns, self.device = env, columns, device
+        self.width = columns.stop - columns.start
+        self.copies = open_copies(env, agents, self.width, learning)
+        self.streams: dict[tuple[int, ...], Block] = {}  # of segments, by the agents they belong to
+
+    def block(self, ids: NDArray[Any]) -> Block:
+        """The columns of these agents."""
+        return Block(self.env, self.copies, ids, self.width)
+
+
+def _strips(env: HostedEnv, agents: int, columns: int, devices: Sequence[Any], learning: bool) -> list[_Strip]:
+    """All columns, in as many strips as there are devices that are worth their threads."""
+    n = max(min(len(devices), columns, agents * columns // WORTH_A_STRIP), 1) if env.parallel else 1
+    ends = [round(i * columns / n) for i in range(n + 1)]
+    return [_Strip(env, agents, slice(ends[i], ends[i + 1]), devices[i], learning) for i in range(n)]
+
+
+T = TypeVar("T")
+
+
+def _at_once(work: Callable[[_Strip], T], strips: Sequence[_Strip], pool: ThreadPoolExecutor) -> list[T]:
+    """The work of every strip; if some fail, the failure of the first of them when all have come to an end."""
+    if len(strips) == 1:
+        return [work(strips[0])]
+    running = [pool.submit(work, strip) for strip in strips]
+    wait(running)
+    return [future.result() for future in running]
+
+
+Play = Callable[[_Strip, PyTree, Array, NDArray[np.uint64], NDArray[Any], int], Trajectories]
+# strip, actors, keys and seeds of its columns, ids, step -> its trajectories
+
+
+def _sampler(env: HostedEnv, agents: int, columns: int, devices: Sequence[Any] | None, play: Play) -> Sampler:
+    strips = _strips(env, agents, columns, devices or jax.devices(), learning=True)
+    pool = ThreadPoolExecutor(len(strips))
 
     def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
-        del step
-        block = Block(env, copies, np.asarray(ids), columns)
         column_keys, seeds = _addresses(keys, columns)
-        running, h = np.ones(seeds.shape, bool), 0
+        who, when = np.asarray(ids), int(step)
+
+        def work(strip: _Strip) -> Trajectories:
+            mine = strip.columns
+            minds, draws = jax.device_put((actors, column_keys[:, mine]), strip.device)
+            return play(strip, minds, draws, seeds[:, mine], who, when)
+
+        return _join(_at_once(work, strips, pool))
+
+    return sample
+
+
+def _join(strips: list[Trajectories]) -> Trajectories:
+    """The trajectories of all columns."""
+    if len(strips) == 1:
+        return strips[0]
+    *timed, last_obs, length, score = zip(*strips, strict=True)
+    batch: Any = [np.concatenate(parts, axis=2) for parts in timed]  # [agents, time, columns, ...]
+    batch += [np.concatenate(last_obs, axis=1), np.max(length, axis=0), np.concatenate(score, axis=1)]
+    return Trajectories(*batch)
+
+
+def episode_sampler(
+    env: HostedEnv, act: Act, agents: int, columns: int, devices: Sequence[Any] | None = None
+) -> Sampler:
+    """A sampler of whole episodes, one to a column."""
+    minds = _Minds(act)
+    slots = -(-env.spec.horizon // TIME_BLOCK) * TIME_BLOCK
+
+    def play(
+        strip: _Strip, actors: PyTree, keys: Array, seeds: NDArray[np.uint64], ids: NDArray[Any], step: int
+    ) -> Trajectories:
+        block, running, h = strip.block(ids), np.ones(seeds.shape, bool), 0
         block.reset(running, seeds)
         tape = _Tape(block, slots)
         while running.any():
-            action, aux = minds(actors, block, column_keys, block.elapsed, running)
+            action, aux = minds(actors, block, keys, block.elapsed, running)
             seen = block.newest()
             reward, terminated, truncated, score = block.step(running, action)
             tape.write(h, seen, aux, reward, running, terminated, truncated)
@@ -174,29 +247,30 @@ def episode_sampler(env: HostedEnv, act: Act, agents: int, columns: int) -> Samp
             running, h = running & ~terminated & ~truncated, h + 1
         return tape.finish(block.now)
 
-    return sample
+    return _sampler(env, agents, columns, devices, play)
 
 
-def segment_sampler(env: HostedEnv, act: Act, agents: int, columns: int, length: int) -> Sampler:
+def segment_sampler(
+    env: HostedEnv, act: Act, agents: int, columns: int, length: int, devices: Sequence[Any] | None = None
+) -> Sampler:
     """A sampler of segments in which one episode follows the other.
 
     The segments of a round are one stream, which begins anew with the first local step: what lies between two rounds
     is in no checkpoint.
     """
-    copies, minds = open_copies(env, agents, columns, learning=True), _Minds(act)
-    streams: dict[tuple[int, ...], Block] = {}
+    minds = _Minds(act)
 
-    def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
-        column_keys, seeds = _addresses(keys, columns)
-        who = tuple(np.asarray(ids).tolist())
-        running = np.ones(seeds.shape, bool)
+    def play(
+        strip: _Strip, actors: PyTree, keys: Array, seeds: NDArray[np.uint64], ids: NDArray[Any], step: int
+    ) -> Trajectories:
+        who, running = tuple(ids.tolist()), np.ones(seeds.shape, bool)
         if step == 0:
-            streams[who] = Block(env, copies, np.array(who), columns)
-            streams[who].reset(running, seeds)
-        block = streams[who]
+            strip.streams[who] = strip.block(ids)
+            strip.streams[who].reset(running, seeds)
+        block = strip.streams[who]
         tape = _Tape(block, length)
         for h in range(length):
-            action, aux = minds(actors, block, column_keys, np.full(seeds.shape, h, np.int32), running)
+            action, aux = minds(actors, block, keys, np.full(seeds.shape, h, np.int32), running)
             seen = block.newest()
             reward, terminated, truncated, score = block.step(running, action)
             last = h == length - 1
@@ -209,29 +283,41 @@ def segment_sampler(env: HostedEnv, act: Act, agents: int, columns: int, length:
             running = ~truncated
         return batch
 
-    return sample
+    return _sampler(env, agents, columns, devices, play)
 
 
 def hosted_scores(env: HostedEnv, act: Act, actor: PyTree, key: Key, agent: int, episodes: int) -> NDArray[np.float64]:
     """The return of each of `episodes` whole episodes in the world of one agent."""
     columns = min(episodes, EVALUATION_COPIES)
-    copies = open_copies(env._replace(worlds=env.worlds[agent : agent + 1]), 1, columns, learning=False)
-    try:
-        return _play(Block(env, copies, np.zeros(1, int), columns), _Minds(act), actor, key, episodes)
-    finally:
-        copies.close()
-
-
-def _play(block: Block, minds: _Minds, actor: PyTree, key: Key, episodes: int) -> NDArray[np.float64]:
-    """A column that is done with its episode begins the next one that nobody has begun."""
+    strips = _strips(env._replace(worlds=env.worlds[agent : agent + 1]), 1, columns, jax.devices(), learning=False)
+    minds, actors = _Minds(act), jax.tree.map(lambda x: x[None], actor)
     keys, seeds = _addresses(key[None], episodes)
-    actors = jax.tree.map(lambda x: x[None], actor)
+
+    def work(strip: _Strip) -> NDArray[np.float64]:
+        share = slice(*(round(end * episodes / columns) for end in (strip.columns.start, strip.columns.stop)))
+        block = strip.block(np.zeros(1, int))
+        mine = np.asarray(keys[0, share]), seeds[0, share]
+        return _play(block, minds, jax.device_put(actors, strip.device), *mine)
+
+    try:
+        with ThreadPoolExecutor(len(strips)) as pool:
+            return np.concatenate(_at_once(work, strips, pool))
+    finally:
+        for strip in strips:
+            strip.copies.close()
+
+
+def _play(
+    block: Block, minds: _Minds, actors: PyTree, keys: NDArray[Any], seeds: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """An episode for each seed. A column that is done with one begins the next that nobody has begun."""
+    episodes = len(seeds)
     scores = np.zeros(episodes)
     playing = np.arange(block.elapsed.size)[None]  # which episode each column plays
     running, begun = np.ones(playing.shape, bool), playing.size
-    block.reset(running, seeds[0, playing])
+    block.reset(running, seeds[playing])
     while running.any():
-        action, _ = minds(actors, block, np.asarray(keys)[0, playing], block.elapsed, running)
+        action, _ = minds(actors, block, keys[playing], block.elapsed, running)
         _, terminated, truncated, score = block.step(running, action)
         over = terminated | truncated
         scores[playing[over]] = score[over]
@@ -242,7 +328,7 @@ def _play(block: Block, minds: _Minds, actor: PyTree, key: Key, episodes: int) -
             begun += free.size
             again = np.zeros_like(running)
             again[0, free] = True
-            block.reset(again, seeds[0, playing])
+            block.reset(again, seeds[playing])
             running |= again
     return scores
 

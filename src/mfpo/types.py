@@ -100,6 +100,7 @@ class HostedEnv(NamedTuple):
     world: Any  # as in PureEnv; None if only the environment itself knows its parameters
     open: Callable[..., Copies]  # worlds, learning=False -> a copy for each of these worlds (sequence of `World`)
     # games may be easier to learn in parts: where `learning`, rewards and ends of episodes may differ from the game's
+    parallel: bool = False  # whether threads can step different copies at the same time
     worlds: tuple[tuple[tuple[str, float], ...], ...] = ()  # the world of every agent, as pairs; empty: as in PureEnv
 
 

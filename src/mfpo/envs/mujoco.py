@@ -1,16 +1,14 @@
-"""MuJoCo locomotion, Gymnasium's v5 tasks, all copies stepped in one call of MuJoCo's thread pool.
+"""MuJoCo locomotion, Gymnasium's v5 tasks, many copies stepped in one call.
 
 Here are the tasks whose observation and reward are functions of positions, velocities and action; Ant and Humanoid also
 need contact forces and positions of bodies, and run through Gymnasium itself.
 """
 
-import contextlib
 import copy
 import functools
 import importlib.util
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +19,6 @@ from mfpo.errors import ConfigError, CopyFailed, MissingExtra
 from mfpo.types import Box, EnvSpec, HostedEnv, Outcome
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "InvertedPendulum-v5")
-
-PER_THREAD = 8  # copies worth a thread: a second one takes a tenth of the speed per core of 20 HalfCheetahs
 
 Floats = NDArray[np.float64]
 
@@ -81,20 +77,16 @@ TASKS = {
 }
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """MuJoCo neither prints its warnings nor writes MUJOCO_LOG.TXT into the working folder."""
+def silence() -> None:
+    """From here on MuJoCo neither prints its warnings nor writes MUJOCO_LOG.TXT into the working folder.
+
+    For good: to speak only between our steps would mean to switch for the whole process while other threads step.
+    """
     import mujoco
 
     config = mujoco.MjLogConfig.get()
-    before = config.logto_console, config.logto_file
     config.logto_console = config.logto_file = False
     config.set()
-    try:
-        yield
-    finally:
-        config.logto_console, config.logto_file = before
-        config.set()
 
 
 @functools.cache
@@ -107,9 +99,9 @@ def load(name: str) -> Any:
         raise MissingExtra(name, "mujoco") from None
     if gymnasium is None or gymnasium.origin is None:
         raise MissingExtra(name, "mujoco")
-    with quiet():
-        path = Path(gymnasium.origin).parent / "envs" / "mujoco" / "assets" / TASKS[name].xml
-        model = mujoco.MjModel.from_xml_path(str(path))
+    silence()
+    path = Path(gymnasium.origin).parent / "envs" / "mujoco" / "assets" / TASKS[name].xml
+    model = mujoco.MjModel.from_xml_path(str(path))
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
     return model
 
@@ -150,10 +142,9 @@ class Simulations:
         from mujoco.batch import Batch
 
         models = {world: build(name, world) for world in set(worlds)}
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.task = TASKS[name]
         self.time = self.task.frame_skip * load(name).opt.timestep
-        self.batch = Batch(load(name), len(worlds), max(1, min(cores, len(worlds) // PER_THREAD)))
+        self.batch = Batch(load(name), len(worlds), 1)  # the caller has threads of its own
         self.batch.set_models([models[world] for world in worlds])
         self.start = self.batch.state[0].copy()
         self.rngs: dict[int, np.random.Generator] = {}
@@ -185,8 +176,7 @@ class Simulations:
         task, before = self.task, self.qpos[which, 0]
         self.ctrl[which] = action
         try:
-            with quiet():
-                self.batch.step(None if len(which) == len(self.qpos) else np.sort(which), task.frame_skip)
+            self.batch.step(None if len(which) == len(self.qpos) else np.sort(which), task.frame_skip)
         except SimulationError as error:
             raise CopyFailed(int(error.ids[0]), self.batch.error(int(error.ids[0]))) from error
         qpos, qvel = self.qpos[which], self.qvel[which]
@@ -212,4 +202,4 @@ def make(name: str) -> HostedEnv:
     def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False) -> Simulations:
         return Simulations(name, [check(name, world) for world in worlds])
 
-    return HostedEnv(spec, World(), open_)
+    return HostedEnv(spec, World(), open_, parallel=True)

@@ -5,7 +5,7 @@ the host goes from one to the next.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -33,8 +33,10 @@ def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int) -
     used = usable_devices(agents, devices)
     mesh = Mesh(np.array(jax.devices()[:used]), ("agents",))
     placement = State(NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_AGENT))
-    make_round: Any = hosted_round if isinstance(env, HostedEnv) else compiled_round
-    program: Program = make_round(algorithm, env, agents, mesh)
+    if isinstance(env, HostedEnv):
+        program = hosted_round(algorithm, env, agents, mesh, jax.devices()[: devices or None])
+    else:
+        program = compiled_round(algorithm, env, agents, mesh)
     key = jax.random.key(seed)
 
     def round_(state: State, number: int) -> tuple[State, RoundLog]:
@@ -70,8 +72,13 @@ def compiled_round(algorithm: Algorithm, env: PureEnv, agents: int, mesh: Mesh) 
     return lambda state, seed, number, steps: program(state, seed, jnp.int32(number), jnp.int32(steps))
 
 
-def hosted_round(algorithm: Algorithm, env: HostedEnv, agents: int, mesh: Mesh) -> Program:
-    """A round whose environments are stepped on the host, between the compiled parts of the agents' work."""
+def hosted_round(
+    algorithm: Algorithm, env: HostedEnv, agents: int, mesh: Mesh, devices: Sequence[jax.Device]
+) -> Program:
+    """A round whose environments are stepped on the host, between the compiled parts of the agents' work.
+
+    The agents learn on the devices of the mesh; to sample there may be more of them.
+    """
     part = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
     plain = federation_round.make_work(algorithm)
     everyones = (EVERYWHERE,) * 3  # seed, round, step
@@ -81,12 +88,12 @@ def hosted_round(algorithm: Algorithm, env: HostedEnv, agents: int, mesh: Mesh) 
         learn=jax.jit(part(plain.learn, in_specs=(BY_AGENT, BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT)),
         upload=jax.jit(part(plain.upload, in_specs=(BY_AGENT,), out_specs=BY_AGENT)),
     )
-    on_host = make_sampler(env, algorithm, agents)
+    on_host = make_sampler(env, algorithm, agents, devices)
     serve = jax.jit(functools.partial(_serve, algorithm, mesh))
-    one_device = jax.devices()[0]
 
     def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
-        return on_host(jax.device_put(actors, one_device), jax.device_put(keys, one_device), ids, step)
+        here = devices[0]
+        return on_host(jax.device_put(actors, here), jax.device_put(keys, here), ids, step)
 
     def program(state: State, seed: Key, number: int, steps: int) -> tuple[State, StepLog, Metrics]:
         loop = federation_round.host_loop(f"round {number}")

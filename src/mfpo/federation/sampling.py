@@ -1,18 +1,24 @@
 """Which sampler an environment needs."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from mfpo.errors import ConfigError
 from mfpo.hosted import episode_sampler, segment_sampler
 from mfpo.rollout import Sampler, pure_sampler
 from mfpo.types import Algorithm, Env, PureEnv
 
 
-def make_sampler(env: Env, algorithm: Algorithm, agents: int) -> Sampler:
-    """The sampler of what the algorithm plans: to be compiled if the environment is pure, else for the host."""
+def make_sampler(env: Env, algorithm: Algorithm, agents: int, devices: Sequence[Any] | None = None) -> Sampler:
+    """The sampler of what the algorithm plans: to be compiled if the environment is pure, else for the host.
+
+    A sampler on the host may evaluate policies on all of the `devices`, by default on all there are.
+    """
     plan, act = algorithm.plan, algorithm.act
     if not isinstance(env, PureEnv):
         if plan.segment:
-            return segment_sampler(env, act, agents, plan.episodes, plan.segment)
-        return episode_sampler(env, act, agents, plan.episodes)
+            return segment_sampler(env, act, agents, plan.episodes, plan.segment, devices)
+        return episode_sampler(env, act, agents, plan.episodes, devices)
     if plan.segment:
         raise ConfigError(
             f"--env-steps was given, but {env.spec.id} is compiled and samples whole episodes; leave it out."

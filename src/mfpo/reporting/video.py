@@ -1,6 +1,5 @@
 """An episode of a learnt policy, filmed through Gymnasium: GIF (Pillow) or MP4 (ffmpeg)."""
 
-import contextlib
 import importlib.util
 import io
 import os
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from mfpo import envs
 from mfpo.envs.gymnasium_env import Copy, make_copy
-from mfpo.envs.mujoco import TASKS, quiet
+from mfpo.envs.mujoco import TASKS, silence
 from mfpo.errors import ConfigError, MfpoError, MissingExtra, RunError
 from mfpo.hosted import Block
 from mfpo.runs import files
@@ -90,9 +89,10 @@ def _make(env: str, horizon: int) -> Copy:
         import gymnasium
     except ImportError:
         raise MissingExtra("`mfpo play`", "play") from None
-    with quiet() if importlib.util.find_spec("mujoco") else contextlib.nullcontext():
-        runs = env in TASKS and TASKS[env].hidden  # along a track, and out of the picture
-        copy = make_copy(env, horizon, render_mode="rgb_array", **({"camera_name": "track"} if runs else {}))
+    if importlib.util.find_spec("mujoco"):
+        silence()
+    runs = env in TASKS and TASKS[env].hidden  # along a track, and out of the picture
+    copy = make_copy(env, horizon, render_mode="rgb_array", **({"camera_name": "track"} if runs else {}))
     try:
         copy.env.reset(seed=0)
         copy.env.render()
