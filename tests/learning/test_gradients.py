@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfpo.learning import estimators
-from mfpo.learning.gradients import distributions, log_probs, log_ratio, policy_gradient
+from mfpo.learning.gradients import distributions, log_probs, log_ratio, policy_gradient, reweighted_gradient
 from mfpo.learning.policies import make_policy
 from mfpo.types import TIME_BLOCK, Box, Discrete, EnvSpec, Trajectories
 
@@ -43,6 +43,22 @@ def test_weighted_gradient_equals_brute_force_over_single_steps(spec, kind):
         for h in range(length):
             slow -= min(products[h], 1.5) * advantage[h, j] * jax.grad(log_prob)(old, h, j) / 3
     np.testing.assert_allclose(fast, slow, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", estimators.OF_ONE_STEP)
+def test_weights_of_one_step_come_out_of_the_same_pass(kind):
+    policy = make_policy(SPECS[1], (4,), "tanh", 0.5, "tanh")
+    theta, old = policy.init(jax.random.key(0)) * 5, policy.init(jax.random.key(1)) * 5
+    batch = random_batch(policy, theta, [7, 3, 5])
+    advantage = jnp.where(batch.live, jax.random.normal(jax.random.key(9), batch.live.shape), 0.0)
+    _, now = policy_gradient(policy, theta, batch.obs, batch, advantage)
+    w = estimators.importance_weights(log_ratio(policy, old, now, batch.obs, batch), kind, 1.5) * batch.live
+    expected, _ = policy_gradient(policy, old, batch.obs, batch, w * advantage, 0.3, w)
+    weigh = lambda ratio: estimators.importance_weights(ratio, kind, 1.5)  # noqa: E731
+    found, weights = reweighted_gradient(policy, old, now, batch.obs, batch, advantage, 0.3, weigh)
+    assert (kind == "none") == (np.ptp(weights[batch.live]) == 0)
+    np.testing.assert_allclose(weights, w, rtol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_gaussian_log_probs_are_those_of_the_density_up_to_a_constant():

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from mfpo.algorithms.mfpo_config import Config
 from mfpo.learning import critic as value_function
 from mfpo.learning import estimators, normalisation, schedules, steps, trees
-from mfpo.learning.gradients import log_ratio, policy_gradient
+from mfpo.learning.gradients import log_ratio, policy_gradient, reweighted_gradient
 from mfpo.learning.images import UNITS, on_frames, stacks
 from mfpo.learning.normalisation import normalise
 from mfpo.learning.policies import Policy, make_policy
@@ -224,10 +224,13 @@ def gradients(
     g, log_prob = policy_gradient(parts.policy, agent.theta, obs, batch, advantage, c.entropy)
     if c.correction == "none" or (c.momentum_rule == "constant" and c.momentum == 0):
         return g, g, {}
-    ratio = log_ratio(parts.policy, agent.theta_tm1, log_prob, obs, batch)
-    w = estimators.importance_weights(ratio, c.weights, c.weight_cap)
-    w = jnp.where(batch.live, w, 0.0)  # where nothing happened, a weight may still be infinite
-    g_tm1, _ = policy_gradient(parts.policy, agent.theta_tm1, obs, batch, w * advantage, c.entropy, w)
+    old, weigh = agent.theta_tm1, partial(estimators.importance_weights, kind=c.weights, cap=c.weight_cap)
+    if c.weights in estimators.OF_ONE_STEP:
+        g_tm1, w = reweighted_gradient(parts.policy, old, log_prob, obs, batch, advantage, c.entropy, weigh)
+    else:
+        w = weigh(log_ratio(parts.policy, old, log_prob, obs, batch))
+        w = jnp.where(batch.live, w, 0.0)  # where nothing happened, a weight may still be infinite
+        g_tm1, _ = policy_gradient(parts.policy, old, obs, batch, w * advantage, c.entropy, w)
     return g, g_tm1, estimators.weight_spread(w, batch.live)
 
 

@@ -80,7 +80,7 @@ class Config:
         if self.estimator == "reinforce" and self.baseline == "value":
             instead = "use --baseline constant or --estimator gpomdp"
             raise ConfigError(f"--estimator reinforce has no value baseline; {instead}.")
-        if self.env_steps and (self.baseline != "value" or self.weights not in ("action", "none")):
+        if self.env_steps and (self.baseline != "value" or self.weights not in estimators.OF_ONE_STEP):
             needed = "--baseline value and --weights action or none"
             raise ConfigError(f"--env-steps cuts episodes into segments, which need {needed}.")
         if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):

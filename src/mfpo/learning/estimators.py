@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from mfpo.types import Array, Metrics, Trajectories
 
 WEIGHTS = ("trajectory", "decision", "action", "none")
+OF_ONE_STEP = ("action", "none")  # those that depend on nothing but the step they weigh
 
 
 def reward_to_go(reward: Array, gamma: float, ended: Array | None = None) -> Array:

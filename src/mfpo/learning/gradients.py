@@ -1,5 +1,7 @@
 """Policy gradients of a batch of trajectories, one backward pass each."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -34,22 +36,61 @@ def policy_gradient(
     the weighted mean: the weights are constants of the surrogate, so per-trajectory gradients are not needed.
     `entropy` of the policy is worth that much at every live step, times its `weight` if there is one.
     """
+    weight = batch.live.astype(coefficient.dtype) if weight is None else weight
+    gradient, (log_prob, _) = _gradient(policy, theta, obs, batch, entropy, lambda _, c, w: (c, w), coefficient, weight)
+    return gradient, log_prob
+
+
+def reweighted_gradient(
+    policy: Policy,
+    theta_tm1: PyTree,
+    log_prob: Array,
+    obs: Array,
+    batch: Trajectories,
+    advantage: Array,
+    entropy: float,
+    weigh: Callable[[Array], Array],
+) -> tuple[PyTree, Array]:
+    """The weighted mean at theta_tm1, and the weights [H, D], where a step's weight depends on this step alone.
+
+    `weigh` makes weights of log pi_{t-1}(a|s) - log pi_t(a|s), of which `log_prob` is the second. They come out of the
+    pass that takes the gradient.
+    """
+
+    def weighted(log_prob_tm1: Array, log_prob: Array, live: Array, advantage: Array) -> tuple[Array, Array]:
+        w = jnp.where(live, weigh(jnp.where(live, log_prob_tm1 - log_prob, 0.0)), 0.0)
+        return w * advantage, w
+
+    gradient, (_, w) = _gradient(policy, theta_tm1, obs, batch, entropy, weighted, log_prob, batch.live, advantage)
+    return gradient, w
+
+
+def _gradient(
+    policy: Policy,
+    theta: PyTree,
+    obs: Array,
+    batch: Trajectories,
+    entropy: float,
+    coefficients: Callable[..., tuple[Array, Array]],
+    *given: Array,
+) -> tuple[PyTree, tuple[Array, Array]]:
+    """The gradient, coefficient and weight made of log pi_theta(a|s) and `given`; then log pi_theta(a|s) and weight."""
     trajectories = batch.reward.shape[1]
 
-    def block(obs: Array, action: Array, coefficient: Array, *weight: Array) -> tuple[PyTree, Array]:
-        def surrogate(theta: PyTree) -> tuple[Array, Array]:
+    def block(obs: Array, action: Array, *given: Array) -> tuple[PyTree, tuple[Array, Array]]:
+        def surrogate(theta: PyTree) -> tuple[Array, tuple[Array, Array]]:
             dist = distributions(policy, theta, obs)
             log_prob = log_probs(policy, dist, action)
+            coefficient, weight = coefficients(jax.lax.stop_gradient(log_prob), *given)
             gain = jnp.sum(coefficient * log_prob)
-            if weight:
-                gain += entropy * jnp.sum(weight[0] * jax.vmap(jax.vmap(policy.entropy))(dist))
-            return -gain / trajectories, log_prob
+            if entropy:
+                gain += entropy * jnp.sum(weight * jax.vmap(jax.vmap(policy.entropy))(dist))
+            return -gain / trajectories, (log_prob, weight)
 
-        gradient, log_prob = jax.grad(surrogate, has_aux=True)(theta)
-        return gradient, log_prob
+        result: tuple[PyTree, tuple[Array, Array]] = jax.grad(surrogate, has_aux=True)(theta)
+        return result
 
-    weight = batch.live.astype(coefficient.dtype) if weight is None else weight
-    return over_time(block, (obs, batch.action, coefficient, *([weight] if entropy else [])), batch.length)
+    return over_time(block, (obs, batch.action, *given), batch.length)
 
 
 def log_ratio(policy: Policy, theta_tm1: PyTree, log_prob: Array, obs: Array, batch: Trajectories) -> Array:
