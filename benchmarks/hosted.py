@@ -1,13 +1,22 @@
-"""How far is training on MuJoCo from the bare simulator? All parts interleaved in one run; compare the ratios.
+"""How far is training in hosted environments from the bare simulator? All parts interleaved in one run.
 
-    python benchmarks/hosted.py           # prints a table, writes results/speed-mujoco.json
+    python benchmarks/hosted.py mujoco    # prints a table, writes results/speed-mujoco.json
+    python benchmarks/hosted.py atari     # prints a table, writes results/speed-atari.json
 
-The ceiling is `mujoco.rollout` with random controls, open loop: no policy, no rewards, nothing recorded. Everything
-steps 200 HalfCheetahs, ten agents with twenty each, with policy and value networks of 2×256 units.
+Compare the ratios: seconds depend on the machine and on what else it does.
+
+MuJoCo: 200 HalfCheetahs, ten agents with twenty each, policy and value networks of 2×256 units. The ceiling is
+`mujoco.rollout` with random controls, open loop: no policy, no rewards, nothing recorded.
+
+Atari: 200 games of Pong. The floor of sampling is ALE's own vectoriser with random actions plus the bare network on as
+many frames; the floor of training adds the network passes that MFPO asks for, which are two gradients and the features
+that its value function sees.
 """
 
 import json
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,45 +28,64 @@ import numpy as np
 
 from mfpo import algorithms, envs
 from mfpo.config import build
+from mfpo.envs import atari
 from mfpo.envs import mujoco as tasks
 from mfpo.federation import make_engine
-from mfpo.hosted import episode_sampler
+from mfpo.federation.sampling import make_sampler
+from mfpo.learning.images import UNITS, Network, see
+from mfpo.types import Algorithm, Env
 
-RESULTS = Path(__file__).parent.parent / "results" / "speed-mujoco.json"
-ENV, AGENTS, COLUMNS, STEPS, REPEATS = "HalfCheetah-v5", 10, 20, 1000, 3
-CONFIG = {"local_steps": 1, "trajectories": COLUMNS, "hidden": [256, 256], "value_hidden": [256, 256]}
+RESULTS = Path(__file__).parent.parent / "results"
+AGENTS, COLUMNS = 10, 20
+CHEETAH, CHEETAH_STEPS = "HalfCheetah-v5", 1000
+CHEETAH_CONFIG = {"local_steps": 1, "trajectories": COLUMNS, "hidden": [256, 256], "value_hidden": [256, 256]}
+PONG, PONG_STEPS, PONG_ROUND = "ALE/Pong-v5", 50, 10
+PONG_CONFIG = {
+    "local_steps": PONG_ROUND,
+    "trajectories": COLUMNS,
+    "env_steps": COLUMNS * PONG_STEPS,
+    "hidden": [],
+    "value_hidden": [],
+    "step": "adam",
+    "stepsize": 1e-6,
+    "entropy": 0.01,
+}
+
+Call = Callable[[], Any]
 
 
-def open_loop() -> Callable[[], Any]:
-    """STEPS environment steps of every copy in one call."""
-    import mujoco
-    from mujoco import rollout
+def interleaved(parts: dict[str, Call], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+    """CPU seconds and seconds of one call of each part: medians over rounds in which all take turns."""
+    for call in parts.values():
+        jax.block_until_ready(call())
+    cpu: dict[str, list[float]] = {name: [] for name in parts}
+    wall: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in range(repeats):
+        for name, call in parts.items():
+            at, at_cpu = time.perf_counter(), time.process_time()
+            jax.block_until_ready(call())
+            wall[name].append(time.perf_counter() - at)
+            cpu[name].append(time.process_time() - at_cpu)
+    middle = [{name: float(np.median(times)) for name, times in kind.items()} for kind in (cpu, wall)]
+    return middle[0], middle[1]
 
-    model, n = tasks.load(ENV), AGENTS * COLUMNS
-    substeps = STEPS * tasks.TASKS[ENV].frame_skip
-    threads = len(os.sched_getaffinity(0))
-    pool, data = rollout.Rollout(nthread=threads), [mujoco.MjData(model) for _ in range(threads)]
-    rng = np.random.default_rng(0)
-    start = np.zeros(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS))
-    mujoco.mj_getState(model, data[0], start, mujoco.mjtState.mjSTATE_FULLPHYSICS)
-    control = rng.uniform(-1, 1, (n, STEPS, model.nu)).repeat(tasks.TASKS[ENV].frame_skip, axis=1)
-    state = np.tile(start, (n, 1)) + rng.normal(0, 1e-3, (n, start.size))
-    return lambda: pool.rollout(model, data, state, control, nstep=substeps)
+
+def mfpo(env: Env, config: dict[str, Any]) -> Algorithm:
+    return algorithms.make("mfpo", build(algorithms.config_class("mfpo"), config, "here"), env.spec, AGENTS)
 
 
-def sampling() -> Callable[[], Any]:
-    """The sampler, as training uses it."""
-    env, algorithm = world()
-    sample = episode_sampler(env, algorithm.act, AGENTS, COLUMNS)
+def sampling(env: Env, algorithm: Algorithm, step: int) -> Call:
+    """The sampler, as training uses it, at this local step of a round."""
+    sample = make_sampler(env, algorithm, AGENTS)
     actor = algorithm.actor(algorithm.init(jax.random.key(0)))
     actors = jax.tree.map(lambda x: jnp.broadcast_to(x, (AGENTS, *x.shape)), actor)
-    keys = jax.random.split(jax.random.key(0), AGENTS)
-    return lambda: sample(actors, keys, jnp.arange(AGENTS), jnp.int32(0))
+    keys, ids = jax.random.split(jax.random.key(0), AGENTS), jnp.arange(AGENTS)
+    sample(actors, keys, ids, jnp.int32(0))
+    return lambda: sample(actors, keys, ids, jnp.int32(step))
 
 
-def training() -> Callable[[], Any]:
-    """A round of one local step: sampling, value network, gradients, natural step, merge."""
-    env, algorithm = world()
+def training(env: Env, algorithm: Algorithm) -> Call:
+    """A round: sampling, value network, gradients, steps, merge."""
     engine = make_engine("inprocess", algorithm, env, AGENTS, seed=0)
     state = [engine.start()]
 
@@ -67,37 +95,104 @@ def training() -> Callable[[], Any]:
     return one_round
 
 
-def world() -> tuple[Any, Any]:
-    env = envs.make(ENV, horizon=STEPS)
-    return env, algorithms.make("mfpo", build(algorithms.config_class("mfpo"), CONFIG, "here"), env.spec, AGENTS)
+def open_loop() -> Call:
+    """CHEETAH_STEPS environment steps of every copy in one call."""
+    import mujoco
+    from mujoco import rollout
+
+    model, n = tasks.load(CHEETAH), AGENTS * COLUMNS
+    skip, threads = tasks.TASKS[CHEETAH].frame_skip, len(os.sched_getaffinity(0))
+    pool, data = rollout.Rollout(nthread=threads), [mujoco.MjData(model) for _ in range(threads)]
+    rng = np.random.default_rng(0)
+    start = np.zeros(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS))
+    mujoco.mj_getState(model, data[0], start, mujoco.mjtState.mjSTATE_FULLPHYSICS)
+    control = rng.uniform(-1, 1, (n, CHEETAH_STEPS, model.nu)).repeat(skip, axis=1)
+    state = np.tile(start, (n, 1)) + rng.normal(0, 1e-3, (n, start.size))
+    return lambda: pool.rollout(model, data, state, control, nstep=CHEETAH_STEPS * skip)
+
+
+def measure_mujoco() -> dict[str, float]:
+    """Sampling and training as fractions of the open loop."""
+    env = envs.make(CHEETAH, horizon=CHEETAH_STEPS)
+    algorithm = mfpo(env, CHEETAH_CONFIG)
+    parts = {"open loop": open_loop(), "sampling": sampling(env, algorithm, 0), "training": training(env, algorithm)}
+    cpu, wall = interleaved(parts, repeats=3)
+    steps = AGENTS * COLUMNS * CHEETAH_STEPS
+    return {
+        "open loop, steps per CPU-second": round(steps / cpu["open loop"]),
+        "open loop, steps per second": round(steps / wall["open loop"]),
+    } | {
+        f"{name}, steps {words}, of the open loop": round(of["open loop"] / of[name], 3)
+        for name in ("sampling", "training")
+        for words, of in (("per CPU-second", cpu), ("per second", wall))
+    }
+
+
+def bare_games() -> Call:
+    """PONG_STEPS steps of every game in ALE's vectoriser."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    rom, actions = atari.load(PONG)
+    games = AtariVectorEnv(rom, num_envs=AGENTS * COLUMNS, stack_num=1, repeat_action_probability=0.25)
+    games.reset(seed=0)
+    rng = np.random.default_rng(0)
+
+    def run() -> None:
+        for _ in range(PONG_STEPS):
+            games.step(rng.integers(actions, size=AGENTS * COLUMNS))
+
+    return run
+
+
+def bare_network(algorithm: Algorithm) -> dict[str, Call]:
+    """The passes through the network, on noise: one frame of every game, PONG_STEPS times; then all frames of an agent.
+
+    The latter AGENTS times, as agents learn one after the other.
+    """
+    network: Network = algorithm.actor(algorithm.init(jax.random.key(0))).network
+    everyones = jax.tree.map(lambda x: jnp.broadcast_to(x, (AGENTS, *x.shape)) + 0, network)
+    frames = jax.random.randint(jax.random.key(1), (AGENTS, COLUMNS, 4, 84, 84), 0, 255, jnp.uint8)
+    many = jax.random.randint(jax.random.key(1), (PONG_STEPS * COLUMNS, 4, 84, 84), 0, 255, jnp.uint8)
+    look = jax.jit(jax.vmap(lambda net, x: jax.vmap(lambda o: see(net.trunk, o))(x)))
+    features = jax.jit(lambda net: jax.vmap(lambda o: see(net.trunk, o))(many))
+    weights = jax.random.normal(jax.random.key(2), (UNITS,))
+    gradient = jax.jit(jax.grad(lambda net: jnp.sum(jax.vmap(lambda o: see(net.trunk, o) @ weights)(many))))
+    return {
+        "forward": lambda: [look(everyones, frames) for _ in range(PONG_STEPS)],
+        "features": lambda: [features(network) for _ in range(AGENTS)],
+        "gradient": lambda: [gradient(network) for _ in range(AGENTS)],
+    }
+
+
+def measure_atari() -> dict[str, float]:
+    """What sampling and training cost on top of simulator and network."""
+    env = envs.make(PONG)
+    algorithm = mfpo(env, PONG_CONFIG)
+    parts = {"games": bare_games(), **bare_network(algorithm)}
+    parts |= {"sampling": sampling(env, algorithm, 1), "training": training(env, algorithm)}
+    cpu, wall = interleaved(parts, repeats=3)
+    steps = AGENTS * COLUMNS * PONG_STEPS
+    result = {f"{name}, CPU-ms per agent step": round(cpu[name] / steps * 1e3, 3) for name in parts if name in cpu}
+    result["training, CPU-ms per agent step"] = round(cpu["training"] / steps / PONG_ROUND * 1e3, 3)
+    for words, of in (("CPU seconds", cpu), ("seconds", wall)):
+        floor = of["games"] + of["forward"]
+        whole = floor + of["features"] + 2 * of["gradient"]
+        result[f"sampling, {words}, over games and forward"] = round(of["sampling"] / floor, 3)
+        result[f"training, {words}, over games and all passes"] = round(of["training"] / PONG_ROUND / whole, 3)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return result | {"peak memory of this benchmark, GB": round(peak, 2)}
 
 
 def main() -> None:
     """Measure, print, write."""
+    kinds = {"mujoco": measure_mujoco, "atari": measure_atari}
+    if len(sys.argv) != 2 or sys.argv[1] not in kinds:
+        sys.exit(f"usage: python {sys.argv[0]} {'|'.join(kinds)}")
     jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
-    parts = {"open loop": open_loop(), "sampling": sampling(), "training": training()}
-    for call in parts.values():
-        call()
-    cpu: dict[str, list[float]] = {name: [] for name in parts}
-    wall: dict[str, list[float]] = {name: [] for name in parts}
-    for _ in range(REPEATS):
-        for name, call in parts.items():
-            at, at_cpu = time.perf_counter(), time.process_time()
-            jax.block_until_ready(call())
-            wall[name].append(time.perf_counter() - at)
-            cpu[name].append(time.process_time() - at_cpu)
-    steps = AGENTS * COLUMNS * STEPS
-    middle = {(kind, name): float(np.median(of[name])) for kind, of in (("cpu", cpu), ("wall", wall)) for name in parts}
-    result = {"open loop, steps per CPU-second": round(steps / middle["cpu", "open loop"])}
-    result |= {"open loop, steps per second": round(steps / middle["wall", "open loop"])}
-    for name in ("sampling", "training"):
-        for kind, words in (("cpu", "per CPU-second"), ("wall", "per second")):
-            result[f"{name}, steps {words}, of the open loop"] = round(
-                middle[kind, "open loop"] / middle[kind, name], 3
-            )
+    result = kinds[sys.argv[1]]()
     for name, value in result.items():
         print(f"{name:60s} {value:>14,}")
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / f"speed-{sys.argv[1]}.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
