@@ -191,6 +191,15 @@ def test_the_cap_bounds_the_weights():
     assert float(metrics["weight_max"]) == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize(("cap", "first"), [(float("inf"), 2.0), (1.0, 1.0)])
+def test_the_cap_bounds_the_standardised_advantages(cap, first):
+    """Of five pulls one wins: the advantages are 2 and four times -0.5."""
+    config = replace(PLAIN, trajectories=5, normalise_advantages=True, advantage_cap=cap)
+    algorithm, _, agent = started(config)
+    agent, _ = steps(algorithm, agent, 1, pulls([0, 1, 1, 1, 1], [10.0, 0.0, 0.0, 0.0, 0.0]))
+    np.testing.assert_allclose(b_of(algorithm, agent.u)[0], -(0.5 * first + 1) / 5, rtol=1e-5)
+
+
 def test_settings_that_make_no_sense_together_are_refused():
     for settings, words in (
         ({"initial_trajectories": 3}, "multiple"),

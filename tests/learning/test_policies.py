@@ -194,3 +194,20 @@ def test_a_least_std_is_added_as_variances_add_and_can_be_left_again():
     assert np.exp(log_std(plain, theta)) == pytest.approx(0.4)
     dead = jax.grad(lambda x: log_std(policy, x))(theta.at[-1].set(-3.0))
     assert log_std(policy, theta.at[-1].set(-30.0)) == pytest.approx(np.log(0.3)) and dead[-1] > 0.01
+
+
+def test_a_std_of_the_state_begins_as_the_shared_one_and_learns_by_itself():
+    spec = EnvSpec("x", (2,), Box((-1.0,) * 3, (1.0,) * 3), 7)
+    policy = make_policy(spec, (4,), "tanh", 0.4, "tanh", state_std=True)
+    theta = policy.init(jax.random.key(0))
+
+    def dist(theta, obs):
+        return policy.distribution(policy.unravel(theta), jnp.array(obs))
+
+    first = dist(theta, [1.0, -1.0])
+    assert first.mean.shape == first.log_std.shape == (3,)
+    np.testing.assert_allclose(jnp.exp(first.log_std), 0.4, rtol=0.05)
+    assert len(np.unique(first.log_std)) == 3
+    here = jax.grad(lambda x: jnp.sum(dist(x, [1.0, -1.0]).log_std))(theta)
+    moved = theta - here
+    assert jnp.all(dist(moved, [1.0, -1.0]).log_std < dist(moved, [-1.0, 1.0]).log_std)

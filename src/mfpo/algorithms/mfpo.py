@@ -106,7 +106,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """MFPO for an environment and a number of agents (only the theorem's schedules depend on the latter)."""
     c = config
     seen = spec._replace(observation_shape=(UNITS,)) if spec.stack else spec
-    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
+    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std, c.state_std)
     policy = on_frames(policy, spec.observation_shape) if spec.stack else policy
     rule = steps.make(c.step, c.step_memory, c.adam_beta1, c.adam_beta2, c.cg_iterations, c.cg_damping)
     parts = Parts(c, spec, policy, rule, *schedules.make(c, agents))
@@ -251,7 +251,9 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
         a = estimators.monte_carlo_advantage(batch, c.gamma, c.estimator, c.baseline)
     if c.discount_states and c.estimator == "gpomdp":
         a = a * c.gamma ** jnp.arange(a.shape[0])[:, None]
-    return agent, estimators.standardise(a, batch.live) if c.normalise_advantages else a, metrics
+    if c.normalise_advantages:
+        a = jnp.clip(estimators.standardise(a, batch.live), -c.advantage_cap, c.advantage_cap)
+    return agent, a, metrics
 
 
 def upload(parts: Parts, agent: Agent) -> Upload:

@@ -53,6 +53,9 @@ class Config:
     discount_states: bool = option(False, "keep the factor γ^h of the discounted objective in front of step h")
     entropy: float = option(0.0, "weight of the policy's entropy in the objective, per step", least=0)
     normalise_advantages: bool = option(True, "standardise advantages over a batch")
+    advantage_cap: float = option(
+        float("inf"), "bound on the size of a standardised advantage: no step is one event's", above=0
+    )
     gae_lambda: float = option(0.97, "bias against variance, for --baseline value", symbol="λ", least=0, most=1)
     value_hidden: tuple[int, ...] = option((64, 64), "hidden units of the value network", least=1)
     value_updates: int = option(20, "Adam steps of the value network per local step", least=1)
@@ -63,6 +66,7 @@ class Config:
     activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))
     initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
     least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
+    state_std: bool = option(False, "let it depend on the state: noise where nothing is learnt yet, none where all is")
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
     normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
 

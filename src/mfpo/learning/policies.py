@@ -39,7 +39,11 @@ class Policy(NamedTuple):
 
 
 class GaussianNetwork(NamedTuple):
-    """Mean network and a log standard deviation per action dimension, independent of the observation."""
+    """Mean network and a log standard deviation per action dimension.
+
+    If the latter depends on the observation, it is a sum: the network has a second row of outputs, which begin near
+    zero.
+    """
 
     mean: Layers
     log_std: Array
@@ -53,15 +57,21 @@ class Gaussian(NamedTuple):
 
 
 def make_policy(
-    spec: EnvSpec, hidden: tuple[int, ...], activation: str, initial_std: float, squash: str, least_std: float = 0.0
+    spec: EnvSpec,
+    hidden: tuple[int, ...],
+    activation: str,
+    initial_std: float,
+    squash: str,
+    least_std: float = 0.0,
+    state_std: bool = False,
 ) -> Policy:
-    """The policy class that fits the environment's actions; the last three are for continuous ones."""
+    """The policy class that fits the environment's actions; the last four are for continuous ones."""
     (n_obs,) = spec.observation_shape
     if isinstance(spec.action, Discrete):
         return _categorical(n_obs, spec.action.n, hidden, activation)
     if isinstance(spec.action, MultiDiscrete):
         return _categoricals(n_obs, spec.action.n, hidden, activation)
-    return _gaussian(n_obs, spec.action, hidden, activation, initial_std, squash, least_std)
+    return _gaussian(n_obs, spec.action, hidden, activation, initial_std, squash, least_std, state_std)
 
 
 def flat(init: Callable[[Key], PyTree]) -> tuple[Callable[[Key], Array], Callable[[Array], PyTree]]:
@@ -124,16 +134,27 @@ def _categorical_fisher(logits: Array, tangent: Array) -> Array:
 
 
 def _gaussian(
-    n_obs: int, box: Box, hidden: tuple[int, ...], activation: str, initial_std: float, squash: str, least_std: float
+    n_obs: int,
+    box: Box,
+    hidden: tuple[int, ...],
+    activation: str,
+    initial_std: float,
+    squash: str,
+    least_std: float,
+    state_std: bool,
 ) -> Policy:
+    n = len(box.low)
+
     def network(key: Key) -> GaussianNetwork:
-        mean = init_mlp(key, (n_obs, *hidden, len(box.low)), FIRST_OUTPUT_SCALE)
-        return GaussianNetwork(mean, jnp.full(len(box.low), jnp.log(initial_std)))
+        outputs = init_mlp(key, (n_obs, *hidden, 2 * n if state_std else n), FIRST_OUTPUT_SCALE)
+        return GaussianNetwork(outputs, jnp.full(n, jnp.log(initial_std)))
 
     def distribution(net: GaussianNetwork, obs: Array) -> Gaussian:
         """With a least std the variance is that of two independent draws; smooth, so that it can grow again."""
-        log_std = jnp.logaddexp(2 * net.log_std, 2 * math.log(least_std)) / 2 if least_std else net.log_std
-        return Gaussian(apply_mlp(net.mean, obs, activation), log_std)
+        outputs = apply_mlp(net.mean, obs, activation)
+        log_std = net.log_std + outputs[n:] if state_std else net.log_std
+        log_std = jnp.logaddexp(2 * log_std, 2 * math.log(least_std)) / 2 if least_std else log_std
+        return Gaussian(outputs[:n], log_std)
 
     def log_prob(dist: Gaussian, raw: Array) -> Array:
         z = (raw - dist.mean) * jnp.exp(-dist.log_std)
