@@ -22,14 +22,14 @@ from mfpo.reporting.statistics import bootstrap_interval, iqm
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "ablation.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("ablation.md", "environments.md", "presets.md")))
 SOLVED = 475.0
 METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
 
 
-def records(pattern: str) -> list[Record]:
+def records(pattern: str, folder: str = "runs") -> list[Record]:
     """The committed runs whose folder matches."""
-    return [load_record(path) for path in sorted((RESULTS / "runs").glob(pattern))]
+    return [load_record(path) for path in sorted((RESULTS / folder).glob(pattern))]
 
 
 def rounds_to(rows: list[dict[str, Any]], score: float) -> float:
@@ -99,6 +99,66 @@ def speed() -> str:
     """The figures of benchmarks/speed.py."""
     values = json.loads((RESULTS / "speed.json").read_text())
     return table(("what", "measured"), [(name, f"{value:,}") for name, value in values.items()])
+
+
+def search(name: str) -> str:
+    """What was tried: the average of the training episodes on the way, and the score of the final policy."""
+    lines = []
+    for run in records(f"{name}-*", "search"):
+        at = {row["env_steps"]: row["return_mean"] for row in run.rows}
+        score = run.summary.get("evaluation", {})
+        judged = score and run.summary["rounds"] == len(run.rows)
+        lines.append(
+            (
+                run.path.name.removeprefix(f"{name}-"),
+                str(run.settings["seed"]),
+                *(f"{at[steps]:,.0f}" if steps in at else "–" for steps in (1_000_000, 2_000_000, 4_000_000)),
+                f"{run.rows[-1]['return_mean']:,.0f} at {run.rows[-1]['env_steps'] / 1e6:.1f} million",
+                f"{score['mean']:,.0f} ± {score['std']:,.0f}" if judged else "–",
+            )
+        )
+    return table(("trial", "seed", "1 million", "2 million", "4 million", "at the end", "final policy"), lines)
+
+
+def locomotion() -> str:
+    """MuJoCo at default settings and the same without momentum and without the correction."""
+    rows = []
+    for env, name, printed in (
+        ("Hopper-v5", "hopper", "3,030.9 ± 68.8"),
+        ("HalfCheetah-v5", "halfcheetah", "10,794.8 ± 520.2"),
+    ):
+        for method, folder in (("MFPO", "mfpo"), ("ν = 0", "no-momentum"), ("heavy-ball", "heavy-ball")):
+            runs = records(f"{name}-{folder}-seed*")
+            if not runs:
+                continue
+            means = [run.summary["evaluation"]["mean"] for run in runs]
+            steps = max(run.rows[-1]["env_steps"] for run in runs)
+            rows.append(
+                (
+                    env,
+                    method,
+                    f"{np.mean(means):,.0f}",
+                    " ".join(f"{mean:,.0f}" for mean in means),
+                    f"{steps / 1e6:.1f} million",
+                    printed if method == "MFPO" else "",
+                )
+            )
+    return table(("environment", "method", "score", "seeds", "environment steps, all agents", "the paper"), rows)
+
+
+def untuned() -> str:
+    """Environments that nothing was tuned for, next to acting at random."""
+    random = json.loads((RESULTS / "random.json").read_text())["mean"]
+    rows = []
+    for run in records("untuned-*"):
+        env = run.settings["env"]
+        steps, score = run.rows[-1]["env_steps"], run.summary["evaluation"]["mean"]
+        cells = (f"{random[env]:.1f}", f"{run.rows[0]['return_mean']:.1f}", f"{score:.1f}")
+        rows.append(
+            (f"`{env}`", *(cell.replace("-", "−") for cell in cells), f"{steps:,}", str(run.settings["agents"]))
+        )
+    header = ("environment", "at random", "first round", "final policy", "environment steps", "agents")
+    return table(header, rows)
 
 
 def final_rows(env: str) -> list[dict[str, Any]]:
@@ -177,6 +237,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "paper": paper,
     "speed": speed,
     "ablations": ablations,
+    "locomotion": locomotion,
+    "untuned": untuned,
+    "search halfcheetah": lambda: search("halfcheetah"),
+    "search hopper": lambda: search("hopper"),
     "ablation CartPole-v1": lambda: ablation("CartPole-v1"),
     "ablation Pendulum-v1": lambda: ablation("Pendulum-v1"),
 }
