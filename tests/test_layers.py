@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 FOUNDATION = {"types", "errors", "config", "registry", "random"}
 MATHEMATICS = FOUNDATION | {"learning"}
 WORLD = FOUNDATION | {"envs"}
-FEDERATION = MATHEMATICS | WORLD | {"algorithms", "rollout", "hosted", "federation"}
+FEDERATION = MATHEMATICS | WORLD | {"algorithms", "rollout", "blocks", "hosted", "federation"}
 RUNS = FEDERATION | {"runs"}
 REPORTING = RUNS | {"reporting"}
 
@@ -29,7 +29,8 @@ ALLOWED = {
     "algorithms": MATHEMATICS | {"algorithms"},
     "envs": WORLD,
     "rollout": WORLD | {"rollout"},
-    "hosted": WORLD | {"rollout", "hosted"},
+    "blocks": WORLD,
+    "hosted": WORLD | {"rollout", "blocks", "hosted"},
     "federation": FEDERATION,
     "runs": RUNS,
     "reporting": REPORTING,
@@ -114,7 +115,7 @@ def test_a_wrong_import_is_noticed(file: str, line: str) -> None:
 
 def test_the_plan_itself_keeps_mathematics_and_world_apart() -> None:
     assert "envs" not in ALLOWED["learning"] and "learning" not in ALLOWED["envs"]
-    assert not ALLOWED["algorithms"] & {"envs", "rollout", "hosted", "federation"}
+    assert not ALLOWED["algorithms"] & {"envs", "rollout", "blocks", "hosted", "federation"}
     assert all("cli" not in rooms for name, rooms in ALLOWED.items() if name not in ("cli", "__main__"))
 
 

@@ -15,9 +15,10 @@ import pytest
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
+from mfpo.blocks import Block
 from mfpo.envs import atari as ours
 from mfpo.errors import ConfigError, CopyFailed, MissingExtra, UnknownName
-from mfpo.hosted import Block, segment_sampler
+from mfpo.hosted import segment_sampler
 from mfpo.types import TIME_BLOCK, Array, Discrete, Key, Outcome
 
 BREAKOUT, INVADERS = "ALE/Breakout-v5", "ALE/SpaceInvaders-v5"  # random games of 5 and 3 lives: 150 and 350 steps

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfpo import envs
+from mfpo.blocks import Block
 from mfpo.envs.gymnasium_env import Copy, make_copy
 from mfpo.envs.mujoco import TASKS, silence
 from mfpo.errors import ConfigError, MfpoError, MissingExtra, RunError
-from mfpo.hosted import Block
 from mfpo.runs import files
 
 FORMATS = (".gif", ".mp4")

@@ -1,0 +1,118 @@
+"""A block of copies of a hosted environment, and the tape that records what happens in it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mfpo.errors import CopyFailed, StepFailed
+from mfpo.types import Copies, HostedEnv, Trajectories
+
+Flags = NDArray[np.bool_]  # [agents, columns], like everything here that is said of episodes
+
+
+class Block:
+    """The copies of some agents, a row for each agent, and where the episode in each of them stands."""
+
+    def __init__(self, env: HostedEnv, copies: Copies, ids: NDArray[Any], columns: int) -> None:
+        self.spec, self._copies, self._ids = env.spec, copies, ids
+        self._where = ids[:, None] * columns + np.arange(columns)
+        self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
+        self._total = np.zeros(self._where.shape)  # and what they were worth
+        self.now: NDArray[Any] = np.zeros(0)  # [agents, columns, ...] observations
+
+    def reset(self, mask: Flags, seeds: NDArray[np.uint64] | None = None) -> None:
+        """Begin an episode in the columns of the mask."""
+        if not mask.any():
+            return
+        try:
+            shown = self._copies.reset(self._where[mask], None if seeds is None else seeds[mask])
+        except CopyFailed as failure:
+            raise self._failed(failure.copy, str(failure), "reset") from failure
+        if not self.now.size:
+            self.now = np.zeros((*mask.shape, *self.spec.observation_shape), shown.dtype)
+        if self.spec.stack:
+            self.now[mask] = 0
+        self._show(mask, shown)
+        self.elapsed[mask], self._total[mask] = 0, 0.0
+        self._check(mask, self.now, "reset", "an observation")
+
+    def step(self, mask: Flags, action: NDArray[Any]) -> tuple[NDArray[np.float32], Flags, Flags, NDArray[np.float64]]:
+        """One step in the columns of the mask: reward, terminated, truncated; nothing in the others.
+
+        And the score of every game that ended with it, NaN elsewhere.
+        """
+        reward, terminated, truncated = np.zeros(mask.shape, np.float32), np.zeros_like(mask), np.zeros_like(mask)
+        score = np.full(mask.shape, np.nan)
+        if not mask.any():
+            return reward, terminated, truncated, score
+        try:
+            outcome = self._copies.step(self._where[mask], action[mask])
+        except CopyFailed as failure:
+            raise self._failed(failure.copy, str(failure), "step") from failure
+        self._show(mask, outcome.shown)
+        reward[mask], terminated[mask], truncated[mask] = outcome.reward, outcome.terminated, outcome.truncated
+        self._check(mask, self.now, "step", "an observation")
+        self._check(mask, reward, "step", "a reward")
+        self.elapsed += mask
+        self._total += reward
+        truncated = (truncated | mask & (self.elapsed >= self.spec.horizon)) & ~terminated
+        if outcome.score is None:
+            score = np.where(terminated | truncated, self._total, np.nan)
+        else:
+            score[mask] = outcome.score
+        return reward, terminated, truncated, score
+
+    def newest(self) -> NDArray[Any]:
+        """What has to be kept of the observations: of frames that are stacked, the newest."""
+        return self.now[:, :, -1].copy() if self.spec.stack else self.now.copy()
+
+    def _show(self, mask: Flags, shown: NDArray[Any]) -> None:
+        if self.spec.stack:
+            shown = np.concatenate([self.now[mask][:, 1:], shown[:, None]], axis=1)
+        self.now[mask] = shown
+
+    def _check(self, mask: Flags, values: NDArray[Any], call: str, what: str) -> None:
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            bad = mask & ~np.isfinite(values.reshape(*mask.shape, -1)).all(axis=-1)
+            if bad.any():
+                raise self._failed(self._where[bad][0], f"it gave {what} that is not finite", call)
+
+    def _failed(self, copy: int, reason: str, call: str) -> StepFailed:
+        row, column = np.argwhere(self._where == copy)[0]
+        when = f"step {self.elapsed[row, column] + 1} of its episode" if call == "step" else "reset"
+        return StepFailed(f"The environment {self.spec.id} of agent {self._ids[row]} failed in {when}: {reason}")
+
+
+class Tape:
+    """Records what happens in a block of columns."""
+
+    def __init__(self, block: Block, slots: int) -> None:
+        self._slots, self._record = slots, list[NDArray[Any]]()
+        self._games, self._scores = np.zeros(block.elapsed.shape), np.zeros(block.elapsed.shape)
+        self._before = np.moveaxis(block.now[:, :, :-1], 2, 1).copy() if block.spec.stack else None
+
+    def write(self, h: int, *values: NDArray[Any]) -> None:
+        """The values of one slot: observation, aux, reward, live, terminated, truncated."""
+        if not self._record:
+            self._record = [np.zeros((len(x), self._slots, *x.shape[1:]), x.dtype) for x in values]
+        for record, x in zip(self._record, values, strict=True):
+            record[:, h] = x
+
+    def count(self, score: NDArray[np.float64]) -> None:
+        """The scores of games that ended; NaN for the others."""
+        over = ~np.isnan(score)
+        if over.any():
+            self._games += over
+            self._scores[over] += score[over]
+
+    def finish(self, last_obs: NDArray[Any]) -> Trajectories:
+        """All of it, as one batch for every agent."""
+        obs, *others = self._record
+        if self._before is not None:
+            obs = np.concatenate([self._before, obs], axis=1)
+        length = others[2].any(axis=2).sum(axis=1).astype(np.int32)
+        with np.errstate(invalid="ignore"):
+            score = (self._scores / self._games).astype(np.float32)  # NaN where no game ended
+        batch: Any = (obs, *others, last_obs.copy(), length, score)
+        return Trajectories(*batch)
