@@ -131,12 +131,14 @@ class Trajectories(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What an agent samples between two communications."""
+    """What an agent, and a server that refines, samples between two communications."""
 
     local_steps: int  # K: calls of `learn` per round
     episodes: int  # D: columns per call
     initial_steps: int = 0  # extra calls of `learn` before the first round's K
     segment: int = 0  # steps in a column, a multiple of TIME_BLOCK; 0: columns are whole episodes
+    server_steps: int = 0  # the most calls of `refine` per round
+    server_episodes: int = 0  # columns per call of `refine`: whole episodes in the usual world
 
 
 class Algorithm(NamedTuple):
@@ -157,3 +159,7 @@ class Algorithm(NamedTuple):
     learn: Callable[[PyTree, Trajectories, Key], tuple[PyTree, Metrics]]  # one local step
     upload: Callable[[PyTree], PyTree]  # Agent -> Upload
     merge: Callable[[PyTree, PyTree, Array, Key], tuple[PyTree, Metrics]]  # Server, Upload[N], mask[N], key -> Server
+    # if it chooses between the uploads, its metrics include which it `kept` [N]
+    refine: Callable[[PyTree, Trajectories, Key], tuple[PyTree, Metrics]] | None = None
+    # Server, what it saw itself, key -> Server: a step of the server on its own samples, after `merge`
+    refinements: Callable[[PyTree], Array] | None = None  # merged Server -> how many such steps follow

@@ -186,10 +186,15 @@ class Case(NamedTuple):
         return self.merge(self.server, uploads, jnp.array(mask), jax.random.key(9))
 
 
-PAIRS = [(name, env) for name in algorithms.list_algorithms() for env in kinds()]
+def pairs() -> list[Any]:
+    """Every algorithm with every kind; networks for frames are slow to compile, so one algorithm stands for all."""
+    slow = [(name, env) for name in algorithms.list_algorithms() for env in kinds() if spec_of(env).stack]
+    slow.remove(next(pair for pair in slow if pair[0] == "mfpo"))
+    every = [(name, env) for name in algorithms.list_algorithms() for env in kinds()]
+    return [pytest.param(pair, id="-".join(pair), marks=[pytest.mark.slow] if pair in slow else []) for pair in every]
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: "-".join(pair))
+@pytest.fixture(scope="module", params=pairs())
 def case(request: pytest.FixtureRequest) -> Case:
     name, env = request.param
     spec = spec_of(env)

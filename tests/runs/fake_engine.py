@@ -61,7 +61,9 @@ def make_algorithm(name: str, config: Config, spec: EnvSpec, agents: int) -> Alg
     )
 
 
-def make_engine(name: str, algorithm: Algorithm, env: Any, agents: int, seed: int, devices: int) -> Engine:
+def make_engine(
+    name: str, algorithm: Algorithm, env: Any, agents: int, seed: int, devices: int, faults: Any = None
+) -> Engine:
     def start() -> State:
         return State(
             algorithm.init(jax.random.key(seed)), {"u": jnp.zeros((agents, 3)), "seen": jnp.zeros(agents, bool)}
@@ -79,6 +81,7 @@ def make_engine(name: str, algorithm: Algorithm, env: Any, agents: int, seed: in
                 "direction_norm": np.full((STEPS, agents), 2.0 * number),
                 "weight_max": np.full((STEPS, agents), np.inf),
             },
+            answered=agents,
             merge={"drift": 0.5, "direction_norm": 7.0},
         )
         return State(Server(theta, state.server.t + 1), {"u": jnp.asarray(u), "seen": ~state.agents["seen"]}), log

@@ -1,6 +1,7 @@
 """What each command does. JAX and everything that needs it is imported inside, so that help and mistakes are fast."""
 
 import argparse
+import functools
 import json
 import shlex
 import shutil
@@ -78,7 +79,13 @@ class _Watch:
             self._events.close()
 
 
-def _watch(args: argparse.Namespace, settings: "Settings", start: "Callable[..., Run]") -> int:
+def _watch(
+    args: argparse.Namespace,
+    settings: "Settings",
+    start: "Callable[..., Run]",
+    finish: "Callable[[argparse.Namespace, Run, _Watch], int] | None" = None,
+    title: str = "",
+) -> int:
     """Run `start` with a display, and tell how it ended."""
     if args.tensorboard:
         from mfpo.reporting import tensorboard
@@ -86,7 +93,7 @@ def _watch(args: argparse.Namespace, settings: "Settings", start: "Callable[...,
         tensorboard.require()  # if it is missing, say so before training
     machine.prepare()
     agents = "1 agent" if settings.agents == 1 else f"{settings.agents} agents"
-    title = f"{settings.env}, {settings.algorithm}, {agents}, seed {settings.seed}"
+    title += f"{settings.env}, {settings.algorithm}, {agents}, seed {settings.seed}"
     watch = _Watch(make_progress(settings.rounds, args.quiet), title, args.tensorboard)
     try:
         with interrupts() as signals:
@@ -101,7 +108,7 @@ def _watch(args: argparse.Namespace, settings: "Settings", start: "Callable[...,
                 watch.close()
                 print(_how_to_go_on(watch), file=sys.stderr)
                 return signals.exit_code
-            return _finish(args, run, watch)
+            return (finish or _finish)(args, run, watch)
     finally:
         watch.close()
 
@@ -147,10 +154,10 @@ def _summary(run: "Run", curve: Path | None) -> str:
     lines = [f"{summary['env']} with {summary['algorithm']}: {score} over {evaluation['episodes']} fresh episodes"]
     if sys.stdout.isatty():
         lines.append(f"  {sparkline([row['return_mean'] for row in run.metrics])}  return by round")
-    speed = summary.get("env_steps_per_second")
+    speed, trajectories = summary.get("env_steps_per_second"), summary["trajectories_per_agent"]
     lines += [
         f"  rounds         {summary['rounds']} with {summary['agents']} agents",
-        f"  trajectories   {summary['trajectories_per_agent']:,} per agent, {summary['env_steps']:,} environment steps",
+        f"  trajectories   {trajectories:,.0f} per agent, {summary['env_steps']:,} environment steps",
         f"  bytes          {bytes_text(summary['bytes_up'])} up, {bytes_text(summary['bytes_down'])} down",
         f"  time           {seconds_text(summary['wall_seconds'])}" + (f", {speed:,.0f} steps/s" if speed else ""),
         f"  curve          {curve or 'not drawn'}",
@@ -158,6 +165,38 @@ def _summary(run: "Run", curve: Path | None) -> str:
         f"  compare        {_program()} plot {place} …",
     ]
     return "\n".join(lines)
+
+
+def compare(args: argparse.Namespace) -> int:
+    """`mfpo compare ENV`."""
+    from mfpo.reporting.comparison import save_comparison, table_text
+    from mfpo.runs import comparison
+
+    given = vars(args)
+    values = {name: given[name] for name in args.fields["settings"] if name in given}
+    entries = comparison.plan(args.env, args.algorithms, args.seeds, args.out and Path(args.out), values)
+    missing = [entry for entry in entries if not comparison.is_finished(entry)]
+    for number, entry in enumerate(missing, start=1):
+        start = functools.partial(comparison.run, entry)
+        title = f"run {number} of {len(missing)}: "
+        code = _watch(args, entry.settings, start, finish=_tell_score, title=title)
+        if code:
+            return code
+    out = entries[0].path.parent
+    rows, figures = save_comparison([entry.path for entry in entries], out)
+    if args.json:
+        print(json.dumps({"path": str(out), "algorithms": rows}))
+    else:
+        print(table_text(rows))
+        print("\n".join(map(str, figures)))
+    return 0
+
+
+def _tell_score(args: argparse.Namespace, run: "Run", watch: _Watch) -> int:
+    evaluation = run.summary["evaluation"]
+    if not args.quiet:
+        watch.progress.notice(f"{run.path}: {score_text(evaluation['mean'], evaluation['std'])}")
+    return 0
 
 
 def evaluate(args: argparse.Namespace) -> int:

@@ -187,6 +187,31 @@ def _plot(parser: Parser, argv: list[str]) -> None:
     parser.set_defaults(command=commands.plot)
 
 
+def _compare(parser: Parser, argv: list[str]) -> None:
+    from mfpo.algorithms import list_algorithms
+    from mfpo.runs.settings import Settings
+
+    names = list_algorithms()
+    parser.usage = "mfpo compare ENV --algorithms NAME,NAME,... [options]"
+    parser.add_argument("env", metavar="ENV", help="of `mfpo list`, a Gymnasium id, or package.module:EnvId")
+    parser.add_argument(
+        "--algorithms",
+        type=lambda text: [name.strip() for name in text.split(",") if name.strip()],
+        default=names,
+        metavar="NAMES",
+        help=f"separated by commas ({','.join(names)})",
+    )
+    parser.add_argument("--seeds", type=reader(int), default=5, metavar="N", help="runs of each: seeds 0 .. N-1 (5)")
+    add_fields(parser.add_argument_group("all runs"), Settings, {}, skip=("env", "algorithm", "seed"))
+    output = _output(parser)
+    output.add_argument("--out", metavar="DIR", help="folder of the comparison (runs/compare-ENV)")
+    parser.epilog = _examples(
+        "mfpo compare CartPole-v1 --algorithms mfpo,fedpg_br --seeds 5",
+        "mfpo compare CartPole-v1 --byzantine 3 --attack sign-flip --aggregation median --out runs/attacked",
+    )
+    parser.set_defaults(command=commands.compare, fields={"settings": list(field_types(Settings))})
+
+
 def _list(parser: Parser, argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.epilog = _examples("mfpo list", "mfpo list --json")
@@ -221,6 +246,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
     "train": ("train agents on an environment", _train),
     "resume": ("go on with a run that was stopped, or train it longer", _resume),
     "evaluate": ("judge a run's policy on fresh episodes", _evaluate),
+    "compare": ("run several algorithms with several seeds, and compare them", _compare),
     "plot": ("draw the learning curves of runs", _plot),
     "list": ("show environments, algorithms, presets and engines", _list),
     "play": ("film an episode of a run's policy", _play),

@@ -63,7 +63,7 @@ class Lines(Quiet):
         parts = (
             f"round {row['round']}/{self._rounds}",
             f"return {score_text(row['return_mean'], row['return_std'])}",
-            f"{row['trajectories_per_agent']:,} trajectories/agent",
+            f"{row['trajectories_per_agent']:,.0f} trajectories/agent",
             bytes_text(row["bytes_up"] + row["bytes_down"]),
             seconds_text(row["seconds"]),
         )
@@ -95,7 +95,7 @@ class Bar:
     def row(self, row: Row) -> None:
         """Move the bar; a resumed run starts where it was."""
         score = f"return [bold]{score_text(row['return_mean'], row['return_std'])}[/]"
-        text = f"{score}  {row['trajectories_per_agent']:,} trajectories/agent"
+        text = f"{score}  {row['trajectories_per_agent']:,.0f} trajectories/agent"
         self._bar.update(self._task, completed=row["round"], description=text)
 
     def notice(self, sentence: str) -> None:

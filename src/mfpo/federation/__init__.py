@@ -2,15 +2,33 @@
 
 from mfpo import registry
 from mfpo.federation.evaluation import evaluate
-from mfpo.federation.round import Engine, RoundLog, State
+from mfpo.federation.faults import ATTACKS, NONE, Faults, check
+from mfpo.federation.logs import RoundLog
+from mfpo.federation.robust import OWN, RULES, robust
+from mfpo.federation.round import Engine, State
 from mfpo.types import Algorithm, Env
 
-__all__ = ["ENGINES", "Engine", "RoundLog", "State", "evaluate", "make_engine"]
+__all__ = [
+    "ATTACKS",
+    "ENGINES",
+    "OWN",
+    "RULES",
+    "Engine",
+    "Faults",
+    "RoundLog",
+    "State",
+    "evaluate",
+    "make_engine",
+    "robust",
+]
 
 ENGINES = ("inprocess", "debug")
 
 
-def make_engine(name: str, algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int = 0) -> Engine:
+def make_engine(
+    name: str, algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int = 0, faults: Faults = NONE
+) -> Engine:
     """The engine registered under `name`; `devices` bounds how many JAX devices it uses (0: no bound)."""
-    engine: Engine = registry.get(__name__, name).make(algorithm, env, agents, seed, devices)
+    check(faults, agents)
+    engine: Engine = registry.get(__name__, name).make(algorithm, env, agents, seed, devices, faults)
     return engine

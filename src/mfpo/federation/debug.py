@@ -7,20 +7,26 @@ import jax
 import jax.numpy as jnp
 
 from mfpo.federation import round as federation_round
-from mfpo.federation.round import Engine, RoundLog, State, StepLog, Work
-from mfpo.federation.sampling import make_sampler
+from mfpo.federation.faults import NONE, Faults, as_acted
+from mfpo.federation.logs import RoundLog, StepLog, host_log
+from mfpo.federation.round import Engine, Service, State, Work
+from mfpo.federation.sampling import make_sampler, make_server_sampler
 from mfpo.types import Algorithm, Env, HostedEnv, PyTree
 
 NAMES = ("debug",)
 
 
-def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int) -> Engine:
+def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int, faults: Faults = NONE) -> Engine:
     """One agent after the other, one step after the other, each checked. Uses one device whatever `devices` says."""
     key = jax.random.key(seed)
-    work = Work(*[jax.jit(part) for part in federation_round.make_work(algorithm)])
-    sample = make_sampler(env, algorithm, agents)
+    work = federation_round.make_work(algorithm, faults)
+    work = Work(*[jax.jit(part) for part in work[:4]])._replace(lie=work.lie and jax.jit(work.lie))
+    service = federation_round.make_service(algorithm)
+    service = Service(service.merge, *[jax.jit(part) for part in service[1:]])
+    sample = make_sampler(env, as_acted(algorithm, env.spec, faults), agents)
+    server_sample = make_server_sampler(env, algorithm)
     if not isinstance(env, HostedEnv):
-        sample = jax.jit(sample)
+        sample, server_sample = jax.jit(sample), server_sample and jax.jit(server_sample)
 
     def watched(agents: PyTree, row: StepLog) -> PyTree:
         """Everything; but a segment in which no episode ended has no return."""
@@ -41,11 +47,15 @@ def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int) -
         ]
         members, uploads = (_join([result[k] for result in results], axis=0) for k in (0, 1))
         log = _join([rows for _, _, rows in results], axis=1)
-        everyone = jnp.ones(agents, bool)
-        server, metrics = federation_round.serve(algorithm, state.server, uploads, everyone, key, jnp.int32(number))
+        present = federation_round.attend(faults, agents, key, jnp.int32(number))
+        loop = federation_round.host_loop(f"round {number}, server", lambda *everything: everything)
+        server, service_log = federation_round.serve(
+            service, server_sample, loop, state.server, uploads, present.answers, key, jnp.int32(number)
+        )
         federation_round.check_finite(server, f"round {number}, server")
         steps = federation_round.count_steps(algorithm, number)
-        return State(server, members), federation_round.host_log(log, metrics, steps)
+        after = federation_round.after_round(faults, present, server, members, state.agents)
+        return after, host_log(log, service_log, present, steps, faults.byzantine)
 
     up, down = federation_round.message_bytes(algorithm)
     return Engine(1, up, down, functools.partial(federation_round.start, algorithm, agents, key), round_)

@@ -14,6 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfpo.errors import Diverged, MfpoError, StepFailed
+from mfpo.federation import faults as faulty
+from mfpo.federation.faults import Attendance, Faults
+from mfpo.federation.logs import RoundLog, ServiceLog, StepLog
+from mfpo.learning import trees
 from mfpo.rollout import Sampler
 from mfpo.types import Algorithm, Array, Key, Metrics, PyTree, Trajectories
 
@@ -27,6 +31,9 @@ class Purpose(IntEnum):
     LEARN = 3
     MERGE = 4
     EVALUATE = 5
+    REFINE = 6
+    ATTEND = 7
+    LIE = 8
 
 
 class State(NamedTuple):
@@ -34,23 +41,6 @@ class State(NamedTuple):
 
     server: PyTree
     agents: PyTree
-
-
-class StepLog(NamedTuple):
-    """What the local steps of a block report; leading axes [steps, agents]."""
-
-    returns: Array  # [.., D]
-    lengths: Array  # [.., D]
-    metrics: Metrics
-
-
-class RoundLog(NamedTuple):
-    """What a round reports, on the host."""
-
-    returns: np.ndarray  # [steps, N, D] of every episode
-    lengths: np.ndarray  # [steps, N, D]
-    learn: dict[str, np.ndarray]  # [steps, N]
-    merge: dict[str, float]
 
 
 class Engine(NamedTuple):
@@ -77,6 +67,17 @@ def count_steps(algorithm: Algorithm, round_number: int) -> int:
     return algorithm.plan.local_steps + extra
 
 
+def attend(faults: Faults, agents: int, seed: Key, round_number: Array) -> Attendance:
+    """Who takes part in a round."""
+    return faulty.attendance(faults, address(seed, Purpose.ATTEND, round_number), agents)
+
+
+def after_round(faults: Faults, attendance: Attendance, server: PyTree, learned: PyTree, before: PyTree) -> State:
+    """The state a round leaves behind; agents that did not work are as they were before it."""
+    absent = faulty.unreliable(faults)
+    return State(server, trees.where_row(attendance.works, learned, before) if absent else learned)
+
+
 def start(algorithm: Algorithm, agents: int, seed: Key) -> State:
     """The state before the first round."""
 
@@ -98,10 +99,12 @@ class Work(NamedTuple):
     learn: Callable[[PyTree, Array, Trajectories, Key, Array, Array], tuple[PyTree, StepLog]]
     # agents, ids, batch, seed, round, step -> agents, log
     upload: Callable[[PyTree], PyTree]  # agents -> uploads
+    lie: Callable[[PyTree, PyTree, PyTree, Array, Key, Array], PyTree] | None = None
+    # uploads, those without having learned, those of the round before, ids, seed, round -> uploads
 
 
-def make_work(algorithm: Algorithm) -> Work:
-    """The parts for an algorithm.
+def make_work(algorithm: Algorithm, faults: Faults = faulty.NONE) -> Work:
+    """The parts for an algorithm; liars among the agents are told by their ids.
 
     All agents sample together, then learn one after the other: on a CPU that is faster than a batch of small matrix
     products, and an agent's arithmetic does not depend on who else is in the block.
@@ -111,16 +114,35 @@ def make_work(algorithm: Algorithm) -> Work:
         return jax.vmap(lambda i: address(seed, purpose, round_number, i, step))(ids)
 
     def prepare(agents: PyTree, ids: Array, seed: Key, round_number: Array, step: Array) -> tuple[PyTree, Key]:
-        return jax.vmap(algorithm.actor)(agents), keys(Purpose.SAMPLE, ids, seed, round_number, step)
+        actors = jax.vmap(algorithm.actor)(agents)
+        if faults.byzantine and faults.attack == "random-action":
+            actors = (actors, ids < faults.byzantine)
+        return actors, keys(Purpose.SAMPLE, ids, seed, round_number, step)
 
     def learn(
         agents: PyTree, ids: Array, batch: Trajectories, seed: Key, round_number: Array, step: Array
     ) -> tuple[PyTree, StepLog]:
         own = keys(Purpose.LEARN, ids, seed, round_number, step)
-        agents, metrics = jax.lax.map(lambda x: algorithm.learn(*x), (agents, batch, own))
+        seen = batch
+        if faults.byzantine and faults.attack in faulty.OF_REWARDS:
+            spoilt = jax.vmap(lambda x, key: faulty.spoil(faults.attack, x, key))(batch, own)
+            seen = _for_liars(spoilt, batch, ids)
+        agents, metrics = jax.lax.map(lambda x: algorithm.learn(*x), (agents, seen, own))
         return agents, StepLog(batch.score, jnp.sum(batch.live, axis=1), metrics)
 
-    return Work(jax.vmap(algorithm.receive, (0, None)), prepare, learn, jax.vmap(algorithm.upload))
+    def lie(uploads: PyTree, untaught: PyTree, previous: PyTree, ids: Array, seed: Key, round_number: Array) -> PyTree:
+        of_one = faulty.make_lie(faults.attack, faults.strength)
+        own = jax.vmap(lambda i: address(seed, Purpose.LIE, round_number, i))(ids)
+        previous = trees.where(round_number > 1, previous, untaught)
+        lies = jax.vmap(of_one, (0, 0, 0, 0, None))(uploads, untaught, previous, own, address(seed, Purpose.LIE))
+        return _for_liars(lies, uploads, ids)
+
+    def _for_liars(lies: PyTree, truth: PyTree, ids: Array) -> PyTree:
+        return trees.where_row(ids < faults.byzantine, lies, truth)
+
+    lying = faults.byzantine and faults.attack in faulty.OF_UPLOADS
+    receive, upload = jax.vmap(algorithm.receive, (0, None)), jax.vmap(algorithm.upload)
+    return Work(receive, prepare, learn, upload, lie if lying else None)
 
 
 def local_step(
@@ -132,7 +154,8 @@ def local_step(
 
 
 Body = Callable[[PyTree, Any], tuple[PyTree, StepLog]]  # agents, step -> agents, what the step reports
-Loop = Callable[[Body, PyTree, Any], tuple[PyTree, StepLog]]  # body, agents, steps -> agents, what all steps report
+Loop = Callable[[Body, PyTree, Any], tuple[PyTree, StepLog | None]]
+# body, agents, steps -> agents, what all steps report (None: there were none)
 
 
 def local(
@@ -150,18 +173,21 @@ def local(
 
     `loop` repeats a local step: inside a compiled program, or on the host where the environment is.
     """
-    agents, log = loop(
-        lambda agents, step: local_step(work, sample, agents, ids, seed, round_number, step),
-        work.receive(agents, download),
-        steps,
+    received = work.receive(agents, download)
+    learned, log = loop(
+        lambda agents, step: local_step(work, sample, agents, ids, seed, round_number, step), received, steps
     )
-    return agents, work.upload(agents), log
+    assert log is not None  # K is at least 1
+    uploads = work.upload(learned)
+    if work.lie:
+        uploads = work.lie(uploads, work.upload(received), work.upload(agents), ids, seed, round_number)
+    return learned, uploads, log
 
 
 def compiled_loop(most: int) -> Loop:
     """A loop that is part of a compiled program; of its `most` rows only the first `steps` are written."""
 
-    def loop(body: Body, agents: PyTree, steps: Array) -> tuple[PyTree, StepLog]:
+    def loop(body: Body, agents: PyTree, steps: Array) -> tuple[PyTree, StepLog | None]:
         def advance(step: Array, carry: tuple[PyTree, StepLog]) -> tuple[PyTree, StepLog]:
             agents, row = body(carry[0], step)
             return agents, jax.tree.map(lambda rows, x: rows.at[step].set(x), carry[1], row)
@@ -177,7 +203,7 @@ def compiled_loop(most: int) -> Loop:
 def host_loop(where: str, watched: Callable[[PyTree, StepLog], PyTree] | None = None) -> Loop:
     """A loop in Python. An exception says where it happened; what is `watched` must be finite after every step."""
 
-    def loop(body: Body, agents: PyTree, steps: int) -> tuple[PyTree, StepLog]:
+    def loop(body: Body, agents: PyTree, steps: int) -> tuple[PyTree, StepLog | None]:
         rows = []
         for step in range(steps):
             here = f"{where}, step {step}"
@@ -193,16 +219,70 @@ def host_loop(where: str, watched: Callable[[PyTree, StepLog], PyTree] | None = 
             if watched:
                 check_finite(watched(agents, row), here)
             rows.append(row)
-        return agents, jax.tree.map(lambda *x: jnp.stack(x), *rows)
+        return agents, jax.tree.map(lambda *x: jnp.stack(x), *rows) if rows else None
 
     return loop
 
 
+class Service(NamedTuple):
+    """The compiled parts of what the server does. An engine may wrap them, `serve` puts them together."""
+
+    merge: Callable[[PyTree, PyTree, Array, Key, Array], tuple[PyTree, Metrics]]
+    # server, uploads, mask, seed, round -> server, metrics
+    refinements: Callable[[PyTree], Array]  # merged server -> their number
+    prepare: Callable[[PyTree, Key, Array, Array], tuple[PyTree, Key]]
+    # server, seed, round, step -> actors and keys to sample with, for a block of one
+    refine: Callable[[PyTree, Trajectories, Key, Array, Array], tuple[PyTree, StepLog]]
+    # server, the block's batch, seed, round, step -> server, log
+
+
+def make_service(algorithm: Algorithm) -> Service:
+    """The parts for an algorithm."""
+
+    def merge(server: PyTree, uploads: PyTree, mask: Array, seed: Key, round_number: Array) -> tuple[PyTree, Metrics]:
+        return algorithm.merge(server, uploads, mask, address(seed, Purpose.MERGE, round_number))
+
+    def refinements(server: PyTree) -> Array:
+        assert algorithm.refinements is not None  # it comes with `refine`
+        return jnp.minimum(algorithm.refinements(server), algorithm.plan.server_steps)
+
+    def prepare(server: PyTree, seed: Key, round_number: Array, step: Array) -> tuple[PyTree, Key]:
+        block = jax.tree.map(lambda x: x[None], algorithm.actor(server))
+        return block, address(seed, Purpose.REFINE, round_number, step, 0)[None]
+
+    def refine(
+        server: PyTree, batch: Trajectories, seed: Key, round_number: Array, step: Array
+    ) -> tuple[PyTree, StepLog]:
+        assert algorithm.refine is not None
+        own: Trajectories = jax.tree.map(lambda x: x[0], batch)
+        server, metrics = algorithm.refine(server, own, address(seed, Purpose.REFINE, round_number, step, 1))
+        return server, StepLog(own.score, jnp.sum(own.live, axis=0), metrics)
+
+    return Service(merge, refinements, prepare, refine)
+
+
 def serve(
-    algorithm: Algorithm, server: PyTree, uploads: PyTree, mask: Array, seed: Key, round_number: Array
-) -> tuple[PyTree, Metrics]:
-    """What the server does when the uploads are in."""
-    return algorithm.merge(server, uploads, mask, address(seed, Purpose.MERGE, round_number))
+    service: Service,
+    sample: Sampler | None,
+    loop: Loop,
+    server: PyTree,
+    uploads: PyTree,
+    mask: Array,
+    seed: Key,
+    round_number: Array,
+) -> tuple[PyTree, ServiceLog]:
+    """What the server does when the uploads are in. With a sampler, it refines what it merged on samples of its own."""
+    server, metrics = service.merge(server, uploads, mask, seed, round_number)
+    if sample is None:
+        return server, ServiceLog(metrics)
+
+    def refinement(server: PyTree, step: Array) -> tuple[PyTree, StepLog]:
+        actors, keys = service.prepare(server, seed, round_number, step)
+        return service.refine(server, sample(actors, keys, jnp.zeros(1, int), step), seed, round_number, step)
+
+    steps = service.refinements(server)
+    server, log = loop(refinement, server, steps)
+    return server, ServiceLog(metrics, steps, log)
 
 
 def count_bytes(tree: PyTree) -> int:
@@ -216,12 +296,6 @@ def message_bytes(algorithm: Algorithm) -> tuple[int, int]:
     up = jax.eval_shape(lambda: algorithm.upload(algorithm.join(key)))
     down = jax.eval_shape(lambda: algorithm.download(algorithm.init(key)))
     return count_bytes(up), count_bytes(down)
-
-
-def host_log(log: StepLog, merge: Metrics, steps: int) -> RoundLog:
-    """The log as NumPy arrays, without the rows of steps that did not take place."""
-    rows: Any = jax.tree.map(lambda x: np.asarray(x)[:steps], log)
-    return RoundLog(rows.returns, rows.lengths, rows.metrics, {k: float(v) for k, v in merge.items()})
 
 
 def check_finite(tree: PyTree, where: str) -> None:

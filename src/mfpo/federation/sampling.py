@@ -25,3 +25,11 @@ def make_sampler(env: Env, algorithm: Algorithm, agents: int, devices: Sequence[
         )
     sample = pure_sampler(env, act, plan.episodes)
     return lambda actors, keys, ids, step: sample(actors, keys, ids)
+
+
+def make_server_sampler(env: Env, algorithm: Algorithm, devices: Sequence[Any] | None = None) -> Sampler | None:
+    """The sampler of the server's own environment, the usual one, for a block of one; None if it does not refine."""
+    if algorithm.refine is None:
+        return None
+    plan = algorithm.plan._replace(episodes=algorithm.plan.server_episodes, segment=0)
+    return make_sampler(env._replace(worlds=()), algorithm._replace(plan=plan), 1, devices)

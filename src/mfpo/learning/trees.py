@@ -49,6 +49,11 @@ def where(condition: Array, a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
+def where_row(mask: Array, a: PyTree, b: PyTree) -> PyTree:
+    """Row by row of the leading axis: a's where the mask is true, else b's."""
+    return jax.tree.map(lambda x, y: jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, y), a, b)
+
+
 def keep(mask: Array, a: PyTree) -> PyTree:
     """Zero in place of the entries of the leading axis whose mask is false, whatever they hold (a NaN, say)."""
     return jax.tree.map(lambda x: jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0), a)

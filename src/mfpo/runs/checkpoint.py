@@ -23,7 +23,7 @@ class Progress(NamedTuple):
 
     round: int = 0
     env_steps: int = 0
-    trajectories_per_agent: int = 0
+    trajectories_per_agent: float = 0  # on average; a whole number if all take part in every round
     bytes_up: int = 0
     bytes_down: int = 0
     wall_seconds: float = 0.0

@@ -32,6 +32,7 @@ def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float
         "length_mean": np.mean(log.lengths, dtype=np.float64),
     }
     row |= {name: np.mean(values, dtype=np.float64) for name, values in log.learn.items()}
+    row["answered"] = log.answered
     # the agents' and the server's view of one quantity may share its name; neither may hide the other
     row |= {f"server_{name}" if name in row else name: value for name, value in log.merge.items()}
     row |= {"seconds": seconds, "cpu_seconds": cpu_seconds}

@@ -9,7 +9,7 @@ from typing import Any
 from mfpo import algorithms
 from mfpo.config import build, field_types, option, validate
 from mfpo.errors import ConfigError, UnknownName, did_you_mean
-from mfpo.federation import ENGINES
+from mfpo.federation import ATTACKS, ENGINES, OWN, RULES, Faults
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,27 @@ class Settings:
     devices: int = option(
         0, "JAX devices to spread the agents over, as far as they divide evenly; 0 takes all", least=0
     )
+    aggregation: str = option(OWN, "how the server makes one of what the agents send", choices=RULES)
+    tolerance: int = option(
+        0, "liars the aggregation withstands; 0: as many as --byzantine, without any as many as it can", least=0
+    )
+    byzantine: int = option(0, "agents that attack: the first ones", least=0)
+    attack: str = option("sign-flip", "what they do", choices=ATTACKS)
+    attack_strength: float = option(3.0, "length of what they send, in units of what they learned", above=0)
+    participation: float = option(1.0, "share of the agents that are asked in a round", above=0, most=1)
+    dropout: float = option(0.0, "chance that an agent misses a round", least=0, most=0.99)
+    stragglers: float = option(0.0, "chance that an agent answers too late", least=0, most=0.99)
     evaluation_episodes: int = option(100, "fresh episodes the final policy is judged by", least=1)
 
     def __post_init__(self) -> None:
         validate(self)
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong on purpose."""
+        return Faults(
+            self.byzantine, self.attack, self.attack_strength, self.participation, self.dropout, self.stragglers
+        )
 
 
 def resolve(settings_values: Mapping[str, Any], algorithm_values: Mapping[str, Any]) -> tuple[Settings, Any]:

@@ -145,7 +145,11 @@ def _make_env(settings: Settings) -> Env:
 def _assemble(settings: Settings, config: Any) -> _Job:
     env = _make_env(settings)
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
-    engine = federation.make_engine(settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices)
+    withstands = settings.tolerance or settings.byzantine
+    algorithm = federation.robust(algorithm, settings.aggregation, settings.agents, withstands)
+    engine = federation.make_engine(
+        settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices, settings.faults
+    )
     # the config names the devices really used: how many there are can change the last bits of a result
     return _Job(dataclasses.replace(settings, devices=engine.devices), config, env, algorithm, engine)
 
@@ -210,13 +214,15 @@ def _one_round(
         raise StepFailed(f"{error}. All earlier rounds are safe; go on with: {files.resume_command(path)}") from error
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-    steps, _, episodes = log.returns.shape
+    steps, workers, episodes = log.returns.shape
+    absent = workers < job.settings.agents
     progress = Progress(
         round=number,
         env_steps=progress.env_steps + int(np.sum(log.lengths, dtype=np.int64)),
-        trajectories_per_agent=progress.trajectories_per_agent + steps * episodes,
-        bytes_up=progress.bytes_up + job.settings.agents * job.engine.bytes_up,
-        bytes_down=progress.bytes_down + job.settings.agents * job.engine.bytes_down,
+        trajectories_per_agent=progress.trajectories_per_agent
+        + (steps * episodes * workers / job.settings.agents if absent else steps * episodes),
+        bytes_up=progress.bytes_up + log.answered * job.engine.bytes_up,
+        bytes_down=progress.bytes_down + workers * job.engine.bytes_down,
         wall_seconds=progress.wall_seconds + seconds,
         cpu_seconds=progress.cpu_seconds + cpu_seconds,
     )

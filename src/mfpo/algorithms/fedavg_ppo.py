@@ -1,0 +1,298 @@
+"""FedAvg-PPO: what a practitioner would try first. Every agent runs PPO, the server averages the networks.
+
+Schulman, Wolski, Dhariwal, Radford, Klimov: "Proximal Policy Optimization Algorithms" (arXiv 1707.06347), and McMahan
+et al.: "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+
+    K times      A_h = GAE(lambda) of D fresh trajectories, standardised                          advantages
+                 E passes in minibatches, Adam on
+                   - mean of min(r A, clip(r, 1 - eps, 1 + eps) A) + c H(pi)                      clipped surrogate
+                   r = pi_theta(a|s) / pi_sampled(a|s)
+    then         theta, phi = means over the agents; both go to every agent                       averaging
+
+    paper     here                               paper     here
+    θ         Agent.theta                        ε         Config.clip
+    V(s)      learning.critic                    c_2       Config.entropy
+    r_t(θ)    exp(log_prob - log_prob_sampled)   K epochs  Config.epochs
+    γ, λ      Config.gamma, Config.gae_lambda    M         Config.minibatch
+
+How it differs from the papers:
+- The value function is a network of its own with its own Adam steps (`learning.critic`), not a term of one loss; on
+  frames it sees the policy's trunk, which it does not train.
+- Adam's moments stay with their agent when the networks are averaged.
+- Observations are standardised with statistics that all agents share, refreshed once a round.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.config import option, validate
+from mfpo.learning import critic as value_function
+from mfpo.learning import estimators, normalisation, schedules, steps, trees
+from mfpo.learning.gradients import distributions, log_probs
+from mfpo.learning.images import UNITS, on_frames, stacks
+from mfpo.learning.nets import ACTIVATIONS
+from mfpo.learning.normalisation import normalise
+from mfpo.learning.policies import SQUASHES, Policy, make_policy
+from mfpo.learning.timeline import map_over_time
+from mfpo.types import TIME_BLOCK, Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
+
+NAMES = ("fedavg_ppo",)
+ADAM = steps.adam(0.9, 0.999, 1e-5)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
+
+    local_steps: int = option(10, "local steps per round: batches to sample and learn", symbol="K", least=1, most=10**6)
+    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
+    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
+    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
+    gae_lambda: float = option(0.95, "bias against variance of the advantages", symbol="λ", least=0, most=1)
+
+    clip: float = option(0.2, "a probability ratio further from 1 than this earns nothing", symbol="ε", above=0)
+    epochs: int = option(10, "passes over a batch", symbol="E", least=1)
+    minibatch: int = option(256, "environment steps per Adam step of the policy", symbol="M", least=1)
+    entropy: float = option(0.0, "weight of the policy's entropy in the objective, per step", symbol="c", least=0)
+    stepsize: float = option(3e-4, "Adam stepsize of the policy", symbol="α", above=0)
+    stepsize_decay: float = option(0.99, "factor on the stepsize at every local step", above=0)
+    normalise_advantages: bool = option(True, "standardise advantages over a batch")
+
+    value_hidden: tuple[int, ...] = option((64, 64), "hidden units of the value network", least=1)
+    value_updates: int = option(40, "Adam steps of the value network per local step", least=1)
+    value_samples: int = option(512, "states per Adam step of the value network", least=1)
+    value_stepsize: float = option(1e-3, "Adam stepsize of the value network", above=0)
+
+    hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
+    activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))
+    initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
+    least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
+    squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
+    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
+
+    @property
+    def segment(self) -> int:
+        """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
+        return -(-self.env_steps // (self.trajectories * TIME_BLOCK)) * TIME_BLOCK
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        validate(self)
+
+
+class Server(NamedTuple):
+    """The global networks and what is needed to use them."""
+
+    theta: PyTree
+    t: Array  # local steps taken so far
+    obs: PyTree  # Statistics of all observations, or empty
+    critic: PyTree  # Critic
+
+
+Download = Server  # an agent is told all the server knows
+
+
+class Upload(NamedTuple):
+    """What the server averages."""
+
+    theta: PyTree
+    obs: PyTree  # Statistics of this round's observations
+    critic: PyTree  # Share
+
+
+class Agent(NamedTuple):
+    """Private to the node."""
+
+    theta: PyTree
+    t: Array
+    optimiser: PyTree
+    obs: PyTree  # Statistics, as downloaded
+    obs_seen: PyTree  # Statistics, since then
+    critic: PyTree  # Learner
+
+
+class Actor(NamedTuple):
+    """What it takes to act."""
+
+    network: PyTree
+    obs: PyTree  # Statistics
+
+
+class Parts(NamedTuple):
+    """The configured building blocks, shared by all functions of the algorithm."""
+
+    config: Config
+    spec: EnvSpec
+    policy: Policy
+    alpha: schedules.Schedule
+
+
+def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
+    """FedAvg-PPO for an environment; the number of agents makes no difference to it."""
+    c = config
+    seen = spec._replace(observation_shape=(UNITS,)) if spec.stack else spec
+    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
+    policy = on_frames(policy, spec.observation_shape) if spec.stack else policy
+    parts = Parts(c, spec, policy, schedules.geometric(c.stepsize, c.stepsize_decay))
+
+    def distribution(actor: Actor, obs: Array) -> PyTree:
+        return policy.distribution(actor.network, normalise(actor.obs, obs))
+
+    def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
+        raw = policy.sample(distribution(actor, obs), key)
+        return policy.action(raw), raw
+
+    return Algorithm(
+        plan=Plan(c.local_steps, c.trajectories, segment=c.segment),
+        init=lambda key: init(parts, key),
+        join=lambda key: join(parts, key),
+        download=lambda server: server,
+        receive=receive,
+        actor=lambda side: Actor(policy.unravel(side.theta), side.obs),
+        act=act,
+        greedy=lambda actor, obs: policy.action(policy.mode(distribution(actor, obs))),
+        learn=lambda agent, batch, key: learn(parts, agent, batch, key),
+        upload=lambda agent: Upload(agent.theta, agent.obs_seen, value_function.share(agent.critic)),
+        merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask),
+    )
+
+
+def init(parts: Parts, key: Key) -> Server:
+    """Fresh networks."""
+    c, spec = parts.config, parts.spec
+    key_theta, key_phi = jax.random.split(key)
+    obs = normalisation.empty(spec.observation_shape) if c.normalise_observations and not spec.stack else ()
+    n_features = UNITS if spec.stack else spec.observation_shape[0]
+    critic = value_function.init(key_phi, n_features, c.value_hidden)
+    return Server(parts.policy.init(key_theta), jnp.int32(0), obs, critic)
+
+
+def join(parts: Parts, key: Key) -> Agent:
+    """An agent that has heard nothing yet; its first download fills it."""
+    s = trees.zeros_like(init(parts, key))
+    return Agent(s.theta, s.t, ADAM.init(s.theta), s.obs, s.obs, value_function.join(s.critic))
+
+
+def receive(agent: Agent, download: Download) -> Agent:
+    """Continue from the global networks, with the optimisers as they were."""
+    return Agent(
+        theta=download.theta,
+        t=download.t,
+        optimiser=agent.optimiser,
+        obs=download.obs,
+        obs_seen=trees.zeros_like(download.obs),
+        critic=value_function.receive(agent.critic, download.critic),
+    )
+
+
+def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Agent, Metrics]:
+    """One local step: advantages of fresh trajectories, then several passes over them."""
+    c = parts.config
+    key_critic, key_policy = jax.random.split(key)
+    obs = stacks(batch, parts.spec.stack) if parts.spec.stack else normalise(agent.obs, batch.obs)
+    critic, a, value_loss = advantages(parts, agent, obs, batch, key_critic)
+    a = estimators.standardise(a, batch.live) if c.normalise_advantages else a
+
+    def log_prob(theta: PyTree) -> Array:
+        def block(obs: Array, action: Array) -> Array:
+            return log_probs(parts.policy, distributions(parts.policy, theta, obs), action)
+
+        return map_over_time(block, (obs, batch.action), batch.length)
+
+    t, sampled = agent.t + 1, log_prob(agent.theta)
+    theta, optimiser = improve(parts, agent.theta, agent.optimiser, parts.alpha(t), obs, batch, a, sampled, key_policy)
+    agent = agent._replace(
+        theta=theta,
+        t=t,
+        optimiser=optimiser,
+        obs_seen=normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else (),
+        critic=critic,
+    )
+    return agent, {"value_loss": value_loss} | change(sampled - log_prob(theta), batch.live, c.clip)
+
+
+def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key) -> tuple[PyTree, Array, Array]:
+    """GAE [H, D] with the value function as it is; then the value function is trained. Its last loss, too."""
+    c = parts.config
+    last_obs = normalise(agent.obs, batch.last_obs)
+    if parts.policy.features:
+        look = jax.vmap(partial(parts.policy.features, parts.policy.unravel(agent.theta)))
+        obs, last_obs = map_over_time(jax.vmap(look), (obs,), batch.length), look(last_obs)
+    training = (c.value_updates, c.value_samples, c.value_stepsize)
+    options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
+    return value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
+
+
+def surrogate(log_ratio: Array, advantage: Array, clip: float) -> Array:
+    """What an action earns by having become more likely, by exp(log_ratio), under the clipped objective."""
+    ratio = jnp.exp(log_ratio)
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
+
+
+def improve(
+    parts: Parts,
+    theta: PyTree,
+    optimiser: PyTree,
+    alpha: Array,
+    obs: Array,
+    batch: Trajectories,
+    advantage: Array,
+    sampled: Array,
+    key: Key,
+) -> tuple[PyTree, PyTree]:
+    """`epochs` passes over the live slots in random order. Every slot is seen once in a pass; the rest is padding."""
+    c, policy = parts.config, parts.policy
+    live, m = jnp.sum(batch.live), c.minibatch
+    slots = [x.reshape(-1, *x.shape[2:]) for x in (obs, batch.action, advantage, sampled)]
+
+    def loss(theta: PyTree, rows: list[Array], weight: Array) -> Array:
+        x, action, a, sampled = rows
+        dist = jax.vmap(policy.distribution, (None, 0))(policy.unravel(theta), x)
+        log_ratio = jnp.where(weight, jax.vmap(policy.log_prob)(dist, action) - sampled, 0.0)
+        gain = surrogate(log_ratio, a, c.clip)
+        if c.entropy:
+            gain += c.entropy * jax.vmap(policy.entropy)(dist)
+        return -jnp.sum(jnp.where(weight, gain, 0.0)) / jnp.maximum(jnp.sum(weight), 1)
+
+    def epoch(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        draw = jax.random.uniform(jax.random.fold_in(key, i), batch.live.shape)
+        order = jnp.argsort(jnp.where(batch.live, draw, 2.0).reshape(-1))  # dead slots last
+        order = jnp.concatenate([order, jnp.zeros(m, order.dtype)])
+
+        def update(j: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+            theta, optimiser = carry
+            where = jax.lax.dynamic_slice_in_dim(order, j * m, m)
+            g = jax.grad(loss)(theta, [x[where] for x in slots], j * m + jnp.arange(m) < live)
+            optimiser = ADAM.absorb(optimiser, g, lambda v: v)
+            return trees.add(theta, ADAM.displacement(optimiser, g, alpha)), optimiser
+
+        moved: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, (live + m - 1) // m, update, carry)
+        return moved
+
+    result: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, c.epochs, epoch, (theta, optimiser))
+    return result
+
+
+def change(log_ratio: Array, live: Array, clip: float) -> Metrics:
+    """How far the policy moved, from log pi_sampled(a|s) - log pi(a|s): mean, and how many ratios left the clip."""
+    n = jnp.maximum(jnp.sum(live), 1)
+    clipped = live & (jnp.abs(jnp.exp(-log_ratio) - 1) > clip)
+    return {"kl": jnp.sum(jnp.where(live, log_ratio, 0.0)) / n, "clip_fraction": jnp.sum(clipped) / n}
+
+
+def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[Server, Metrics]:
+    """Average what the agents sent."""
+    t = server.t + parts.config.local_steps
+    theta = trees.masked_mean(uploads.theta, mask)
+    heard = Server(
+        theta=theta,
+        t=t,
+        obs=normalisation.merge_all(server.obs, uploads.obs, mask) if server.obs else (),
+        critic=value_function.merge(server.critic, uploads.critic, mask),
+    )
+    drift = trees.masked_mean(jax.vmap(lambda x: trees.norm(trees.sub(x, theta)))(uploads.theta), mask)
+    return trees.where(jnp.any(mask), heard, server), {"drift": drift, "stepsize": parts.alpha(t)}

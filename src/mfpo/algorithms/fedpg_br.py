@@ -1,0 +1,310 @@
+"""FedPG-BR: Federated Policy Gradient with Byzantine Resilience.
+
+Fan, Ma, Dai, Jing, Tan, Low: "Fault-Tolerant Federated Reinforcement Learning with Theoretical Guarantee", NeurIPS 2021
+(arXiv 2110.14074). J(theta) = -E[return] is minimised; g(theta; tau) estimates its gradient.
+
+    server   draws B_t from B_min .. B_max; theta_0 = theta                                       download
+    agents   mu_k = mean of g(theta_0; tau) over B_t trajectories                                 upload
+    server   mu = mean of those mu_k that pass the filter (`aggregation.fedpg_br`)                merge
+             N_t ~ Geometric(b / (B_t + b)); for n = 0 .. N_t - 1, on its own environment:        refine
+               v = mean over b trajectories of g(theta_n; tau) - w g(theta_0; tau), plus mu
+               theta_{n+1} = theta_n moved along v by Adam
+
+    paper       here                             paper       here
+    θ_0^t       Server.theta_0                   B_t         Server.batch
+    θ_n^t       Server.theta                     b_t         Config.server_trajectories
+    μ_t         Server.mu                        σ, δ, α     Config.sigma, Config.delta, Config.suspected
+    N_t         Server.remaining + steps done    ω(τ|θ_n,θ_0)  estimators.importance_weights
+
+What the paper leaves open, or its released code does otherwise, and what is done here:
+- At n = 0 both gradients are the same number, so v = mu exactly: `merge` takes that step and samples nothing for it.
+- g is the mean over the steps of a batch, not the sum over a trajectory divided by their number (so the released code,
+  whose σ have this scale); Adam does not mind.
+- N_t is at least 1, as in the released code, and at most `server_steps`.
+- If no vector has enough others near it, the filter keeps the one in the densest place (`aggregation`); the released
+  code then goes on without mu. That code also ends a round early when the mean ratio leaves 1 ± 0.005; this does not.
+- Agents always sample B_max trajectories and use the first B_t.
+- What the agents share besides (value function, statistics of observations) is merged from those the filter kept. Both
+  are of this round when the server refines, and mu was measured with those of the round before.
+- Everything in Config beyond the paper's symbols is ours; `presets/*.toml` has the printed settings as "paper".
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mfpo.algorithms.fedpg_br_config import Config
+from mfpo.learning import aggregation, estimators, normalisation, schedules, steps, trees
+from mfpo.learning import critic as value_function
+from mfpo.learning.gradients import log_ratio, policy_gradient
+from mfpo.learning.images import UNITS, on_frames, stacks
+from mfpo.learning.normalisation import normalise
+from mfpo.learning.policies import Policy, make_policy
+from mfpo.learning.timeline import map_over_time
+from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
+
+NAMES = ("fedpg_br",)
+
+
+class Server(NamedTuple):
+    """The global policy, and what a round needs between merging and the last refinement."""
+
+    theta: PyTree
+    theta_0: PyTree  # where the agents measured mu
+    mu: PyTree
+    batch: Array  # B_t of the coming round
+    remaining: Array  # refinements still to do
+    step: PyTree  # Adam's moments
+    obs: PyTree  # Statistics of all observations, or empty
+    critic: PyTree  # Critic, or empty
+
+
+class Download(NamedTuple):
+    """What an agent is told."""
+
+    theta: PyTree
+    batch: Array
+    obs: PyTree
+    critic: PyTree
+
+
+class Upload(NamedTuple):
+    """What the server filters and averages."""
+
+    g: PyTree
+    obs: PyTree  # Statistics of this round's observations
+    critic: PyTree  # Share
+
+
+class Agent(NamedTuple):
+    """Private to the node."""
+
+    theta: PyTree
+    batch: Array
+    g: PyTree
+    obs: PyTree  # Statistics, as downloaded
+    obs_seen: PyTree  # Statistics, since then
+    critic: PyTree  # Learner
+
+
+class Actor(NamedTuple):
+    """What it takes to act."""
+
+    network: PyTree
+    obs: PyTree  # Statistics
+
+
+class Parts(NamedTuple):
+    """The configured building blocks, shared by all functions of the algorithm."""
+
+    config: Config
+    spec: EnvSpec
+    policy: Policy
+    rule: steps.StepRule
+    alpha: schedules.Schedule
+    agents: int
+
+
+def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
+    """FedPG-BR for an environment and a number of agents (which decides how many may be Byzantine)."""
+    c = config
+    seen = spec._replace(observation_shape=(UNITS,)) if spec.stack else spec
+    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
+    policy = on_frames(policy, spec.observation_shape) if spec.stack else policy
+    rule, alpha = steps.adam(c.adam_beta1, c.adam_beta2), schedules.geometric(c.stepsize, c.stepsize_decay)
+    parts = Parts(c, spec, policy, rule, alpha, agents)
+    make_filter(parts, c.trajectories)  # finds out now whether it withstands so many
+
+    def distribution(actor: Actor, obs: Array) -> PyTree:
+        return policy.distribution(actor.network, normalise(actor.obs, obs))
+
+    def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
+        raw = policy.sample(distribution(actor, obs), key)
+        return policy.action(raw), raw
+
+    return Algorithm(
+        plan=Plan(1, c.trajectories, server_steps=c.server_steps, server_episodes=c.server_trajectories),
+        init=lambda key: init(parts, key),
+        join=lambda key: join(parts, key),
+        download=lambda server: Download(server.theta, server.batch, server.obs, server.critic),
+        receive=receive,
+        actor=lambda side: Actor(policy.unravel(side.theta), side.obs),
+        act=act,
+        greedy=lambda actor, obs: policy.action(policy.mode(distribution(actor, obs))),
+        learn=lambda agent, batch, key: learn(parts, agent, batch, key),
+        upload=lambda agent: Upload(
+            agent.g, agent.obs_seen, value_function.share(agent.critic) if agent.critic else ()
+        ),
+        merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask, key),
+        refine=lambda server, batch, key: refine(parts, server, batch),
+        refinements=lambda server: server.remaining,
+    )
+
+
+def make_filter(parts: Parts, trajectories: Array | int) -> aggregation.Rule:
+    """The rule that makes one gradient of all, each of which comes from this many trajectories."""
+    c = parts.config
+    byzantine = int(c.suspected * parts.agents + 1e-6)
+    return aggregation.make("fedpg-br", parts.agents, byzantine, c.sigma, c.delta, trajectories)
+
+
+def draw_batch(c: Config, key: Key) -> Array:
+    """B_t."""
+    return jax.random.randint(key, (), c.least_trajectories or c.trajectories, c.trajectories + 1)
+
+
+def draw_steps(c: Config, batch: Array, key: Key) -> Array:
+    """N_t: how many steps the server takes, the first of them along mu. On average (B_t + b) / b."""
+    b = c.server_trajectories
+    return jnp.minimum(jax.random.geometric(key, b / (batch + b)), c.server_steps).astype(jnp.int32)
+
+
+def init(parts: Parts, key: Key) -> Server:
+    """A fresh policy."""
+    c, spec = parts.config, parts.spec
+    key_theta, key_phi, key_batch = jax.random.split(key, 3)
+    theta = parts.policy.init(key_theta)
+    obs = normalisation.empty(spec.observation_shape) if c.normalise_observations and not spec.stack else ()
+    n_features = UNITS if spec.stack else spec.observation_shape[0]
+    critic = value_function.init(key_phi, n_features, c.value_hidden) if c.baseline == "value" else ()
+    nothing, step = trees.zeros_like(theta), parts.rule.init(theta)
+    return Server(theta, theta, nothing, draw_batch(c, key_batch), jnp.int32(0), step, obs, critic)
+
+
+def join(parts: Parts, key: Key) -> Agent:
+    """An agent that has heard nothing yet; its first download fills it."""
+    s = trees.zeros_like(init(parts, key))
+    return Agent(s.theta, s.batch, s.mu, s.obs, s.obs, value_function.join(s.critic) if s.critic else ())
+
+
+def receive(agent: Agent, download: Download) -> Agent:
+    """Measure the gradient where the server is."""
+    return Agent(
+        theta=download.theta,
+        batch=download.batch,
+        g=trees.zeros_like(agent.g),
+        obs=download.obs,
+        obs_seen=trees.zeros_like(download.obs),
+        critic=value_function.receive(agent.critic, download.critic) if download.critic else (),
+    )
+
+
+def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Agent, Metrics]:
+    """The gradient from the first B_t trajectories."""
+    c = parts.config
+    batch = first_columns(batch, agent.batch)
+    obs, seen, last_seen = look(parts, agent.theta, agent.obs, batch)
+    critic, metrics = agent.critic, {}
+    if critic:
+        training = (c.value_updates, c.value_samples, c.value_stepsize)
+        options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training)
+        critic, a, loss = value_function.advantages(critic, seen, last_seen, batch, key, options)
+        metrics = {"value_loss": loss}
+    else:
+        a = monte_carlo(batch, agent.batch, c.gamma, c.baseline)
+    g, _ = gradient(parts, agent.theta, obs, batch, scaled(c, a, batch))
+    statistics = normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else ()
+    return agent._replace(g=g, obs_seen=statistics, critic=critic), {"gradient_norm": trees.norm(g)} | metrics
+
+
+def first_columns(batch: Trajectories, n: Array) -> Trajectories:
+    """The batch as if only its first n columns had been sampled."""
+    used = jnp.arange(batch.live.shape[1]) < n
+    return batch._replace(
+        reward=jnp.where(used, batch.reward, 0.0),
+        live=batch.live & used,
+        terminated=batch.terminated & used,
+        truncated=batch.truncated & used,
+    )
+
+
+def look(parts: Parts, theta: PyTree, statistics: PyTree, batch: Trajectories) -> tuple[Array, Array, Array]:
+    """The observations as the policy sees them, and as the value function sees them and the last ones."""
+    policy, last = parts.policy, normalise(statistics, batch.last_obs)
+    obs = stacks(batch, parts.spec.stack) if parts.spec.stack else normalise(statistics, batch.obs)
+    if policy.features is None or parts.config.baseline != "value":
+        return obs, obs, last
+    features = jax.vmap(partial(policy.features, policy.unravel(theta)))
+    return obs, map_over_time(jax.vmap(features), (obs,), batch.length), features(last)
+
+
+def monte_carlo(batch: Trajectories, n: Array, gamma: float, baseline: str) -> Array:
+    """Rewards to go [H, D] of the first n columns, minus a baseline.
+
+    none     0
+    episode  the mean of the episode, in units of its standard deviation: the released code's
+    time     the mean of the other trajectories at the same step
+    """
+    a = jnp.where(batch.live, estimators.reward_to_go(batch.reward, gamma), 0.0)
+    if baseline == "episode":
+        a = jax.vmap(estimators.standardise, 1, 1)(a, batch.live)
+    elif baseline == "time":
+        a = a - (jnp.sum(a, axis=1, keepdims=True) - a) / jnp.maximum(n - 1, 1)
+    return jnp.where(batch.live, a, 0.0)
+
+
+def scaled(c: Config, advantage: Array, batch: Trajectories) -> Array:
+    """In standard units, if that is wanted."""
+    return estimators.standardise(advantage, batch.live) if c.normalise_advantages else advantage
+
+
+def gradient(parts: Parts, theta: PyTree, obs: Array, batch: Trajectories, coefficient: Array) -> tuple[PyTree, Array]:
+    """The mean over all steps of -coefficient * grad log pi_theta(a|s), and log pi_theta(a|s) [H, D]."""
+    g, log_prob = policy_gradient(parts.policy, theta, obs, batch, coefficient)
+    return trees.scale(batch.live.shape[1] / jnp.maximum(jnp.sum(batch.live), 1), g), log_prob
+
+
+def merge(parts: Parts, server: Server, uploads: Upload, mask: Array, key: Key) -> tuple[Server, Metrics]:
+    """Filter the gradients, take the first step along what remains, and draw N_t and the next B_t."""
+    key_steps, key_batch = jax.random.split(key)
+    mu, kept = make_filter(parts, server.batch)(uploads.g, aggregation.finite(uploads, mask))
+    steps_ = draw_steps(parts.config, server.batch, key_steps)
+    heard = Server(
+        theta=server.theta,
+        theta_0=server.theta,
+        mu=mu,
+        batch=draw_batch(parts.config, key_batch),
+        remaining=steps_ - 1,
+        step=server.step,
+        obs=normalisation.merge_all(server.obs, uploads.obs, kept) if server.obs else (),
+        critic=value_function.merge(server.critic, uploads.critic, kept) if server.critic else (),
+    )
+    heard = trees.where(jnp.any(kept), move(parts, heard, mu), server)
+    steps_ = jnp.where(jnp.any(kept), steps_, 0)
+    return heard, {"kept": kept, "batch": server.batch, "server_steps": steps_, "mu_norm": trees.norm(mu)}
+
+
+def move(parts: Parts, server: Server, v: PyTree) -> Server:
+    """One step of Adam along v."""
+    step = parts.rule.absorb(server.step, v, lambda x: x)
+    return server._replace(
+        theta=trees.add(server.theta, parts.rule.displacement(step, v, parts.alpha(step.updates))), step=step
+    )
+
+
+def refine(parts: Parts, server: Server, batch: Trajectories) -> tuple[Server, Metrics]:
+    """One more step: along mu, corrected by how the gradient changed since theta_0 on the server's own trajectories."""
+    c = parts.config
+    obs, seen, last_seen = look(parts, server.theta, server.obs, batch)
+    if server.critic:
+        v = map_over_time(lambda x: value_function.value(server.critic, x, c.activation), (seen,), batch.length)
+        last = value_function.value(server.critic, last_seen, c.activation)
+        a = estimators.generalised_advantage(batch, v, last, c.gamma, c.gae_lambda)
+    else:
+        a = monte_carlo(batch, jnp.int32(c.server_trajectories), c.gamma, c.baseline)
+    a = scaled(c, a, batch)
+    direction, w = corrected(parts, server, obs, batch, a)
+    server = move(parts, server._replace(remaining=server.remaining - 1), direction)
+    return server, {"direction_norm": trees.norm(direction)} | estimators.weight_spread(w, batch.live)
+
+
+def corrected(parts: Parts, server: Server, obs: Array, batch: Trajectories, a: Array) -> tuple[PyTree, Array]:
+    """g(theta_n) - w g(theta_0) + mu, and w [H, D]."""
+    g, log_prob = gradient(parts, server.theta, obs, batch, a)
+    ratio = log_ratio(parts.policy, server.theta_0, log_prob, obs, batch)
+    w = estimators.importance_weights(ratio, parts.config.weights, parts.config.weight_cap)
+    w = jnp.where(batch.live, w, 0.0)  # where nothing happened, a weight may still be infinite
+    g_0, _ = gradient(parts, server.theta_0, obs, batch, w * a)
+    return trees.add(trees.sub(g, g_0), server.mu), w

@@ -1,0 +1,204 @@
+"""Fed-DQN against numbers computed by hand: a table in place of the network, or a network that is only its bias."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfpo import algorithms, envs
+from mfpo.algorithms.fed_dqn import Config, grid_of, huber, make, q_loss, worth
+from mfpo.errors import ConfigError
+from mfpo.federation import make_engine
+from mfpo.learning.nets import Layer
+from mfpo.learning.replay import Transitions
+from mfpo.runs import tensors
+from mfpo.runs.settings import resolve_options
+from mfpo.runs.training import resume, train
+from mfpo.types import TIME_BLOCK, Algorithm, Box, Discrete, EnvSpec, MultiDiscrete, PyTree, Trajectories
+
+KEY = jax.random.key(0)
+BANDIT = EnvSpec("bandit", (1,), Discrete(2), 1)
+SEVERAL = EnvSpec("several", (1,), MultiDiscrete((2, 3)), 5)
+BOX = EnvSpec("box", (1,), Box((-2.0, 0.0), (2.0, 1.0)), 5)
+CARTPOLE = envs.make("CartPole-v1")
+
+
+def test_huber_is_a_parabola_and_then_a_line() -> None:
+    np.testing.assert_allclose(huber(jnp.array([0.0, 0.5, -1.0, 3.0, -4.0])), [0, 0.125, 0.5, 2.5, 3.5])
+
+
+def loss_of(theta: list[Any], target: list[Any], **step: Any) -> tuple[float, np.ndarray]:
+    """The loss of one step from state 0 to state 1 and its gradient; theta and target are tables [state, i, j]."""
+    values = {"action": [0], "reward": 0.0, "discount": 0.5} | step
+    batch = Transitions(
+        obs=jnp.zeros((1, 1)),
+        action=jnp.array([values["action"]]),
+        reward=jnp.array([values["reward"]]),
+        after=jnp.ones((1, 1)),
+        discount=jnp.array([values["discount"]]),
+    )
+
+    def rate(table: jax.Array, obs: jax.Array) -> jax.Array:
+        return table[obs[:, 0].astype(int)]
+
+    of_theta = jax.value_and_grad(q_loss, argnums=1, has_aux=True)
+    (loss, _), g = of_theta(rate, jnp.array(theta), jnp.array(target), batch, KEY)
+    return float(loss), np.asarray(g)
+
+
+def test_the_network_chooses_and_the_target_judges() -> None:
+    """The best of theta is action 0, which the target gives 10; the best of the target would be worth 20."""
+    theta, target = [[[7.0, 2.0]], [[3.0, 1.0]]], [[[0.0, 0.0]], [[10.0, 20.0]]]
+    loss, g = loss_of(theta, target, action=[1], reward=1.0)
+    assert loss == pytest.approx(huber(jnp.float32(2.0 - (1 + 0.5 * 10))))
+    assert np.array_equal(g, [[[0, -1]], [[0, 0]]])  # nothing flows into what was chosen, nor into other actions
+
+
+def test_a_terminated_episode_is_worth_its_reward() -> None:
+    theta, target = [[[7.0, 2.0]], [[3.0, 1.0]]], [[[0.0, 0.0]], [[10.0, 20.0]]]
+    loss, g = loss_of(theta, target, action=[1], reward=1.5, discount=0.0)
+    assert loss == pytest.approx(0.125)
+    np.testing.assert_allclose(g, [[[0, 0.5]], [[0, 0]]])
+
+
+def test_several_indices_share_the_error_of_their_mean() -> None:
+    theta = [[[1.0, 2.0], [4.0, 3.0]], [[0.0, 9.0], [9.0, 0.0]]]
+    target = [[[0.0, 0.0], [0.0, 0.0]], [[100.0, 2.0], [6.0, 100.0]]]
+    loss, g = loss_of(theta, target, action=[1, 0], reward=0.5)
+    assert worth(jnp.array(theta[0]), jnp.array([1, 0])) == 3.0
+    assert loss == pytest.approx(0.125)  # Q = (2 + 4) / 2; y = 0.5 + 0.5 (2 + 6) / 2 = 2.5
+    np.testing.assert_allclose(g, [[[0, 0.25], [0.25, 0]], [[0, 0], [0, 0]]])
+
+
+def biased(algorithm: Algorithm, bias: list[float]) -> PyTree:
+    """The actor of a network without hidden layers that rates actions by its bias alone, and never explores."""
+    actor = algorithm.actor(algorithm.init(KEY))
+    last = actor.network.q[-1]
+    layer = Layer(jnp.zeros_like(last.w), jnp.array(bias))
+    return actor._replace(network=actor.network._replace(q=(layer,)), epsilon=jnp.float32(0.0))
+
+
+def test_discrete_actions_are_one_index() -> None:
+    algorithm = make(Config(hidden=()), BANDIT, 1)
+    action, index = algorithm.act(biased(algorithm, [1.0, 2.0]), jnp.zeros(1), KEY)
+    assert (action.shape, index.shape) == ((), (1,)) and int(action) == int(index[0]) == 1
+
+
+def test_an_index_that_does_not_exist_is_never_chosen() -> None:
+    algorithm = make(Config(hidden=()), SEVERAL, 1)
+    actor = biased(algorithm, [1.0, 2.0, 1e6, 3.0, 4.0, 5.0])  # the third of the first index does not exist
+    assert algorithm.greedy(actor, jnp.zeros(1)).tolist() == [1, 2]
+    draw = jax.vmap(algorithm.act, (None, None, 0))
+    random, _ = draw(actor._replace(epsilon=jnp.float32(1.0)), jnp.zeros(1), jax.random.split(KEY, 400))
+    assert {tuple(row) for row in random.tolist()} == {(i, j) for i in range(2) for j in range(3)}
+
+
+def test_a_box_becomes_a_grid_with_its_bounds_on_it() -> None:
+    grid = grid_of(BOX, bins=5)
+    assert grid.sizes == (5, 5) and grid.exists.all()
+    found = jax.vmap(grid.action)(jnp.array([[i, i] for i in range(5)]))
+    np.testing.assert_allclose(found, [[-2, 0], [-1, 0.25], [0, 0.5], [1, 0.75], [2, 1]])
+    algorithm = make(Config(hidden=(), bins=3), BOX, 1)
+    action, index = algorithm.act(biased(algorithm, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]), jnp.zeros(1), KEY)
+    assert action.tolist() == [2.0, 0.0] and index.tolist() == [2, 0]
+
+
+def test_actions_without_bounds_are_refused() -> None:
+    spec = BOX._replace(action=Box((-1.0, -float("inf")), (1.0, float("inf"))))
+    with pytest.raises(ConfigError, match="between bounds, but those of box have none"):
+        make(Config(), spec, 1)
+
+
+def test_exploration_falls_with_the_steps_and_then_stays() -> None:
+    algorithm = make(Config(hidden=(), epsilon=0.1, epsilon_steps=1000), BANDIT, 1)
+    server = algorithm.init(KEY)
+    found = [float(algorithm.actor(server._replace(steps=jnp.float32(n))).epsilon) for n in (0, 500, 1000, 9999)]
+    assert found == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    actor = biased(algorithm, [0.0, 1.0])._replace(epsilon=jnp.float32(0.4))
+    _, index = jax.vmap(algorithm.act, (None, None, 0))(actor, jnp.zeros(1), jax.random.split(KEY, 4000))
+    assert float(jnp.mean(index == 0)) == pytest.approx(0.2, abs=0.03)  # half of what is random
+
+
+def one_step(action: int, reward: float, terminated: bool) -> Trajectories:
+    """Two columns with one step each, the same; all observations are zero, so that Q is the bias."""
+    live = jnp.broadcast_to(jnp.arange(TIME_BLOCK)[:, None] == 0, (TIME_BLOCK, 2))
+    none = jnp.zeros_like(live)
+    ends = (live, none) if terminated else (none, live)
+    obs = jnp.zeros((TIME_BLOCK, 2, 1))
+    index = jnp.where(live, action, 0)[..., None]
+    rewards = jnp.where(live, reward, 0.0)
+    return Trajectories(obs, index, rewards, live, *ends, obs[0], jnp.int32(1), rewards.sum(0))
+
+
+@pytest.mark.parametrize(("terminated", "worth"), [(True, [0.0, 1.0]), (False, [0.0, 2.0])])
+def test_a_truncated_step_goes_on_and_a_terminated_one_does_not(terminated: bool, worth: list[float]) -> None:
+    """With γ = 1/2 a reward of 1 again and again is worth 2, once it is worth 1; the other action is unheard of."""
+    c = Config(
+        hidden=(),
+        gamma=0.5,
+        warmup=0,
+        updates_per_step=150.0,
+        samples=4,
+        stepsize=0.02,
+        target_rate=0.2,
+        capacity=8,
+        normalise_observations=False,
+    )
+    algorithm = make(c, BANDIT, 1)
+    server = algorithm.init(KEY)
+    agent = algorithm.receive(algorithm.join(KEY), server._replace(theta=jnp.zeros_like(server.theta)))
+    agent, metrics = jax.jit(algorithm.learn)(agent, one_step(1, 1.0, terminated), KEY)
+    np.testing.assert_allclose(algorithm.actor(agent).network.q[-1].b, worth, atol=0.02)
+    assert float(metrics["q_mean"]) == pytest.approx(worth[1], abs=0.02)
+    upload = algorithm.upload(agent)
+    # the replay and the rest stay where they are
+    assert jax.tree.map(jnp.shape, upload) == (server.theta.shape, (), (), ())
+
+
+# The whole of it, small.
+
+SMALL: dict[str, Any] = {
+    "local_steps": 2, "trajectories": 2, "hidden": (8,), "samples": 8, "capacity": 60, "warmup": 20,
+}  # fmt: skip
+ROUNDS = 3
+
+
+def played(engine: str) -> tuple[Any, list[Any]]:
+    algorithm = algorithms.make("fed_dqn", Config(**SMALL), CARTPOLE.spec, 3)
+    runner = make_engine(engine, algorithm, CARTPOLE, 3, seed=0, devices=1)
+    state, logs = runner.start(), []
+    for number in range(1, ROUNDS + 1):
+        state, log = runner.round(state, number)
+        logs.append(log)
+    return jax.tree.map(np.array, state), logs
+
+
+def test_both_engines_give_the_same() -> None:
+    (one, logs), (two, logs_) = played("inprocess"), played("debug")
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(x).max(initial=0))
+    assert [log.lengths.tolist() for log in logs] == [log.lengths.tolist() for log in logs_]
+    assert logs[-1].merge["drift"] > 1e-3  # the agents moved, each its own way
+    assert one.agents.replay.steps.min() > 40  # and their rings have turned over
+
+
+def test_a_resumed_run_is_the_same_to_the_last_byte(tmp_path: Path) -> None:
+    settings, config = resolve_options(
+        {"env": "CartPole-v1", "algorithm": "fed_dqn", "agents": 3, "rounds": ROUNDS, "evaluation_episodes": 3, **SMALL}
+    )
+
+    def copy(row: dict[str, Any]) -> None:
+        if row["round"] == ROUNDS - 1:  # the files as they are if the process dies now
+            shutil.copytree(tmp_path / "whole", tmp_path / "run")
+
+    train(settings, config, tmp_path / "whole", callback=copy)
+    run = resume(tmp_path / "run")
+    assert (run.path / "policy.safetensors").read_bytes() == (tmp_path / "whole/policy.safetensors").read_bytes()
+    name = f"checkpoints/round-{ROUNDS:06d}.safetensors"  # beside the state it holds how long it took
+    one, two = (tensors.unpack((path / name).read_bytes())[0] for path in (run.path, tmp_path / "whole"))
+    assert one.keys() == two.keys() and any("replay" in name for name in one)
+    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
