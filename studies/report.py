@@ -22,8 +22,9 @@ from mfpo.reporting.statistics import bootstrap_interval, iqm
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("ablation.md", "environments.md", "presets.md")))
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("ablation.md", "baselines.md", "environments.md", "faults.md", "presets.md")))
 SOLVED = 475.0
+RATES = ("precision", "recall")
 METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
 
 
@@ -161,6 +162,76 @@ def untuned() -> str:
     return table(header, rows)
 
 
+def faults() -> str:
+    """Scores with three liars among ten agents: the mean over seeds and the worst of them."""
+    rows = [json.loads(line) for line in (RESULTS / "faults.jsonl").read_text().splitlines()]
+    methods = [m for m in dict.fromkeys(row["job"]["method"] for row in rows)]
+    attacks = [a for a in dict.fromkeys(row["job"]["attack"] for row in rows) if "absent" not in a]
+
+    def cell(method: str, attack: str) -> str:
+        scores = [
+            row["evaluation"] or 0.0 for row in rows if (row["job"]["method"], row["job"]["attack"]) == (method, attack)
+        ]
+        return f"{np.mean(scores):.0f} ({min(scores):.0f})" if scores else "–"
+
+    return table(("attack", *methods), [(attack, *(cell(method, attack) for method in methods)) for attack in attacks])
+
+
+def absent() -> str:
+    """Learning although most agents are not there in most rounds."""
+    rows = [json.loads(line) for line in (RESULTS / "faults.jsonl").read_text().splitlines()]
+    found = [row for row in rows if "absent" in row["job"]["attack"]]
+    return table(
+        ("seed", "first round at 475", "final score"),
+        [
+            (
+                str(row["job"]["seed"]),
+                str(next((i for i, x in enumerate(row["curve"], 1) if x >= SOLVED), "none")),
+                f"{row['evaluation']:.1f}",
+            )
+            for row in found
+        ],
+    )
+
+
+def caught() -> str:
+    """How well FedPG-BR's filter tells lies from truth."""
+    rows = [json.loads(line) for line in (RESULTS / "faults.jsonl").read_text().splitlines()]
+    lines = []
+    for attack in dict.fromkeys(row["job"]["attack"] for row in rows):
+        found = [row for row in rows if row["job"]["attack"] == attack and row["job"]["method"] == "FedPG-BR"]
+        if found and found[0]["recall"] is not None:
+            means = [np.mean([row[which] for row in found if row[which] is not None]) for which in RATES]
+            lines.append((attack, *(f"{x:.2f}" for x in means)))
+    return table(("attack", *RATES), lines)
+
+
+def comparison(name: str) -> str:
+    """All algorithms on one environment."""
+    rows = []
+    found = records("*", f"compare/{name}")
+    for algorithm in dict.fromkeys(run.settings["algorithm"] for run in found):
+        runs = [run for run in found if run.settings["algorithm"] == algorithm]
+        means = [run.summary["evaluation"]["mean"] for run in runs]
+        solved = [next((r["trajectories_per_agent"] for r in run.rows if r["return_mean"] >= SOLVED), None) for run in runs]
+        low, high = bootstrap_interval(means, iqm)
+        reached = [x for x in solved if x is not None]
+        sent = np.mean([(run.summary["bytes_up"] + run.summary["bytes_down"]) / 1e6 for run in runs])
+        rows.append(
+            (
+                algorithm,
+                f"{np.mean(means):.1f}",
+                f"{float(iqm(means)):.1f} [{float(low):.1f}, {float(high):.1f}]",
+                f"{min(means):.1f}",
+                f"{np.mean(reached):,.0f} ({len(reached)} of {len(runs)})" if reached else f"none of {len(runs)}",
+                f"{np.mean([run.summary['trajectories_per_agent'] for run in runs]):,.0f}",
+                f"{sent:,.1f}",
+            )
+        )
+    head = ("algorithm", "score", "IQM", "worst seed", "trajectories per agent to 475", "in all", "MB, all agents")
+    return table(head, rows)
+
+
 def final_rows(env: str) -> list[dict[str, Any]]:
     """The final runs of the ablation study."""
     path = RESULTS / "ablation" / f"final-{env}.jsonl"
@@ -239,6 +310,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ablations": ablations,
     "locomotion": locomotion,
     "untuned": untuned,
+    "faults": faults,
+    "absent": absent,
+    "caught": caught,
+    "comparison cartpole": lambda: comparison("cartpole"),
     "search halfcheetah": lambda: search("halfcheetah"),
     "search hopper": lambda: search("hopper"),
     "ablation CartPole-v1": lambda: ablation("CartPole-v1"),
