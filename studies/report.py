@@ -22,7 +22,10 @@ from mfpo.reporting.statistics import bootstrap_interval, iqm
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("ablation.md", "baselines.md", "environments.md", "faults.md", "presets.md")))
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("ablation.md", "baselines.md", "environments.md", "faults.md", "presets.md")),
+)
 SOLVED = 475.0
 RATES = ("precision", "recall")
 METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
@@ -165,7 +168,7 @@ def untuned() -> str:
 def faults() -> str:
     """Scores with three liars among ten agents: the mean over seeds and the worst of them."""
     rows = [json.loads(line) for line in (RESULTS / "faults.jsonl").read_text().splitlines()]
-    methods = [m for m in dict.fromkeys(row["job"]["method"] for row in rows)]
+    methods = list(dict.fromkeys(row["job"]["method"] for row in rows))
     attacks = [a for a in dict.fromkeys(row["job"]["attack"] for row in rows) if "absent" not in a]
 
     def cell(method: str, attack: str) -> str:
@@ -213,7 +216,9 @@ def comparison(name: str) -> str:
     for algorithm in dict.fromkeys(run.settings["algorithm"] for run in found):
         runs = [run for run in found if run.settings["algorithm"] == algorithm]
         means = [run.summary["evaluation"]["mean"] for run in runs]
-        solved = [next((r["trajectories_per_agent"] for r in run.rows if r["return_mean"] >= SOLVED), None) for run in runs]
+        solved = [
+            next((r["trajectories_per_agent"] for r in run.rows if r["return_mean"] >= SOLVED), None) for run in runs
+        ]
         low, high = bootstrap_interval(means, iqm)
         reached = [x for x in solved if x is not None]
         sent = np.mean([(run.summary["bytes_up"] + run.summary["bytes_down"]) / 1e6 for run in runs])

@@ -15,7 +15,7 @@ import pytest
 from mfpo import algorithms, envs
 from mfpo.cli import main
 from mfpo.config import build
-from mfpo.federation import make_engine
+from mfpo.federation import Faults, make_engine
 from mfpo.runs.directory import CHECKPOINTS
 
 OWN = """
@@ -122,20 +122,20 @@ def test_the_example_of_the_documentation_learns_in_different_worlds(
     assert outcome["mean"] == pytest.approx(np.mean(outcome["agents"]))
 
 
-@pytest.mark.parametrize("env_steps", [0, 200])
-def test_engines_agree_on_a_hosted_environment(env_steps: int) -> None:
+@pytest.mark.parametrize(("env_steps", "faults"), [(0, Faults()), (200, Faults(1, "stale", dropout=0.4))])
+def test_engines_agree_on_a_hosted_environment(env_steps: int, faults: Faults) -> None:
     env = envs.make("InvertedPendulum-v5")
     values = {"local_steps": 2, "trajectories": 2, "hidden": [8], "value_hidden": [8], "value_updates": 2}
     values |= {"env_steps": env_steps, "step": "normalised"}
     algorithm = algorithms.make("mfpo", build(algorithms.config_class("mfpo"), values, "test"), env.spec, 2)
     states = []
     for name in ("inprocess", "debug"):
-        engine = make_engine(name, algorithm, env, 2, seed=0)
+        engine = make_engine(name, algorithm, env, 2, seed=0, faults=faults)
         state = engine.start()
         for number in (1, 2):
             state, log = engine.round(state, number)
         states.append(state)
-        assert log.returns.shape == log.lengths.shape == (2, 2, 2)
+        assert log.returns.shape == log.lengths.shape == (2, log.answered, 2)
         if env_steps:
             assert (log.lengths == 100).all()
     for one, two in zip(*(jax.tree.leaves(state) for state in states), strict=True):

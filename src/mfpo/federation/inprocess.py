@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfpo.federation import round as federation_round
-from mfpo.federation.faults import NONE, Attendance, Faults, as_acted
+from mfpo.federation.faults import NONE, Attendance, Faults, as_acted, unreliable
 from mfpo.federation.logs import RoundLog, ServiceLog, StepLog, host_log
 from mfpo.federation.round import Engine, Service, State, Work
 from mfpo.federation.sampling import make_sampler, make_server_sampler
@@ -92,10 +92,13 @@ def hosted_round(
     part = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
     plain = federation_round.make_work(algorithm, faults)
     everyones = (EVERYWHERE,) * 3  # seed, round, step
+    spent = () if unreliable(faults) else 0  # a replay is large: it is changed in place unless it may be needed again
     work = Work(
-        receive=jax.jit(part(plain.receive, in_specs=(BY_AGENT, EVERYWHERE), out_specs=BY_AGENT)),
+        receive=jax.jit(part(plain.receive, in_specs=(BY_AGENT, EVERYWHERE), out_specs=BY_AGENT), donate_argnums=spent),
         prepare=jax.jit(part(plain.prepare, in_specs=(BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT)),
-        learn=jax.jit(part(plain.learn, in_specs=(BY_AGENT, BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT)),
+        learn=jax.jit(
+            part(plain.learn, in_specs=(BY_AGENT, BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT), donate_argnums=0
+        ),
         upload=jax.jit(part(plain.upload, in_specs=(BY_AGENT,), out_specs=BY_AGENT)),
         lie=plain.lie and jax.jit(plain.lie),
     )
@@ -118,7 +121,9 @@ def hosted_round(
         server, service_log = federation_round.serve(
             service, server_sample, loop, state.server, uploads, present.answers, seed, count
         )
-        return finish(present, server, members, state.agents), log, service_log, present
+        if unreliable(faults):
+            return finish(present, server, members, state.agents), log, service_log, present
+        return State(server, members), log, service_log, present
 
     return program
 

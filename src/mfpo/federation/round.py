@@ -173,14 +173,16 @@ def local(
 
     `loop` repeats a local step: inside a compiled program, or on the host where the environment is.
     """
+    previous = work.upload(agents) if work.lie else None
     received = work.receive(agents, download)
+    untaught = work.upload(received) if work.lie else None
     learned, log = loop(
         lambda agents, step: local_step(work, sample, agents, ids, seed, round_number, step), received, steps
     )
     assert log is not None  # K is at least 1
     uploads = work.upload(learned)
     if work.lie:
-        uploads = work.lie(uploads, work.upload(received), work.upload(agents), ids, seed, round_number)
+        uploads = work.lie(uploads, untaught, previous, ids, seed, round_number)
     return learned, uploads, log
 
 
