@@ -20,9 +20,9 @@ ENV, AGENTS, LIARS, EPISODES = "CartPole-v1", 10, 3, 300
 METHODS = {  # name: algorithm, aggregation, rounds
     "MFPO, mean": ("mfpo", "own", 15),
     "MFPO, median": ("mfpo", "median", 15),
+    "FedPG-BR": ("fedpg_br", "own", 60),
     "MFPO, geometric median": ("mfpo", "geometric-median", 15),
     "MFPO, FedPG-BR's filter": ("mfpo", "fedpg-br", 15),
-    "FedPG-BR": ("fedpg_br", "own", 60),
 }
 ABSENT = Faults(participation=0.5, dropout=0.3)
 SEEDS = (0, 1, 2)
