@@ -5,14 +5,15 @@ import sys
 import pytest
 
 from mfpo.cli.planning import table
-from mfpo.learning.planner import Assumptions, make_plans
+from mfpo.learning.planner import Assumptions, Pilot, make_plans
+from mfpo.runs.pilot import Estimates
 
 
 def test_the_table_says_what_is_planned(mfpo):
     code, out, err = mfpo("plan", "--agents", 20, "--target-eps", 0.05)
     assert (code, err) == (0, "")
     heading, *rows = out.splitlines()
-    assert heading.startswith("20 agents, ε = 0.05; L̃ = 1 (assumed), σ_g = 1")
+    assert heading.startswith("20 agents, ε = 0.05; L̃ = 1, σ_g = 1")
     *rows, note = rows
     assert rows == table(make_plans(Assumptions(agents=20, target_eps=0.05))).splitlines()
     first = [cell.strip() for cell in rows[2].strip("|").split("|")]
@@ -62,6 +63,8 @@ def test_a_figure_is_drawn(mfpo, tmp_path):
         ("--bound pinted", "--bound is 'pinted'. Did you mean printed?"),
         ("--agnets 3", "There is no option --agnets of `mfpo plan`. Did you mean --agents"),
         ("--out plan.doc", "plan.doc should end in one of .png, .svg, .pdf"),
+        ("--pilot CartPol-v1", "There is no environment called 'CartPol-v1'. Did you mean"),
+        ("--pilot CartPole-v1 --pilot-rounds 1", "--pilot-rounds is 1, but it must be at least 2."),
         ("--local-steps 2 --trajectories 2 --out x.png", "--local-steps and --trajectories leave λ no choice."),
     ],
 )
@@ -79,3 +82,23 @@ def test_help_ends_with_examples(mfpo):
 def test_a_plan_does_not_wait_for_jax():
     code = "import sys; from mfpo.cli import main; main(['plan']); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+
+
+def test_a_pilot_fills_in_what_was_not_given(mfpo, monkeypatch):
+    found = Estimates(40.0, 300.0, 0.2, 0.04, horizon=500, parameters=386, pilot_trajectories=1000)
+    asked = []
+    monkeypatch.setattr("mfpo.runs.pilot.estimate", lambda pilot, gamma: asked.append((pilot, gamma)) or found)
+    code, out, _ = mfpo("plan", "--pilot", "CartPole-v1", "--sigma", 3, "--gamma", 0.9, "--pilot-seed", 7, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert asked == [(Pilot("CartPole-v1", pilot_seed=7), 0.9)]
+    assert answer["pilot"] == found._asdict()
+    assert {name: answer["assumptions"][name] for name in ("sigma", "smoothness", "sigma_w", "horizon")} == {
+        "sigma": 3.0,
+        "smoothness": 300.0,
+        "sigma_w": 0.2,
+        "horizon": 500,
+    }
+    assert answer["assumptions"]["trajectories"] == 0
+    _, text, _ = mfpo("plan", "--pilot", "CartPole-v1")
+    assert text.startswith("CartPole-v1, 1,000 trajectories: σ_g = 40, L̃ = 300, σ_w = 0.2 (steps of 0.04), H = 500")

@@ -163,7 +163,7 @@ def test_c_nu_is_not_bounded_as_printed_with_the_smoothness_of_j():
 @UNHURRIED
 @given(k=st.integers(1, 10**6), dn=st.integers(1, 10**6))
 def test_the_accumulated_consensus_error_is_small_enough_for_the_theorem(k, dn):
-    """The lemma is printed with (K-1)/(4NK), which its proof does not reach; the theorem needs 33/256 (K-1)/(NK).
+    """The lemma is printed with (K-1)/(4NK), which its proof reaches for K ≤ 2; the theorem needs 33/256 (K-1)/(NK).
 
     Descent adds (K-1)/(8NK) from the gradient error and, since α ≤ 1/(16 L̃ K), (K-1)/(256NK) from the drift; what the
     proof gives for the sum of α δ is 3N/32 over 1 - 96 K⁴ c_ν² L̃²/(16 L̃ K)⁶.
@@ -172,8 +172,7 @@ def test_the_accumulated_consensus_error_is_small_enough_for_the_theorem(k, dn):
     rest = 1 - 96 * k**4 * c_nu**2 / (16 * k) ** 6
     proven = 3 / 32 / rest
     assert (k - 1) / k * (1 / 8 + 1 / 256) * proven <= 1 / 64
-    if k >= 4:
-        assert (k - 1) / k / 4 * proven > 1 / 64
+    assert ((k - 1) / k / 4 * proven <= 1 / 64) == (k <= 2)
 
 
 @UNHURRIED

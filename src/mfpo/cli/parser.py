@@ -221,6 +221,7 @@ def _plan(parser: Parser, argv: list[str]) -> None:
         "mfpo plan --agents 20 --target-eps 0.05 --smoothness 40 --sigma 3 --gap 100 --out plan.png",
         "mfpo plan --local-steps 10 --trajectories 20           rounds for a K and D of your own",
         "mfpo plan --smoothness 0 --horizon 200 --beta1 2       the lemmas' worst case",
+        "mfpo plan --pilot CartPole-v1 --gap 80                 constants from a short run of your environment",
         "mfpo plan --lambdas 0,0.5,1 --json",
     )
 

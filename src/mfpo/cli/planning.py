@@ -8,7 +8,7 @@ from typing import Any
 from mfpo.cli.flags import add_fields
 from mfpo.cli.text import bytes_text
 from mfpo.config import build, field_types
-from mfpo.learning.planner import Assumptions, Plan, make_plans
+from mfpo.learning.planner import Assumptions, Pilot, Plan, make_plans
 
 WHAT_IT_IS = (
     "It holds for the theorem's own schedules and the constants assumed below, which are no measurements: a plan shows "
@@ -25,6 +25,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     wanted = tuple(name for name in fields if name not in of_problem)
     add_fields(parser.add_argument_group("the plan"), Assumptions, {}, skip=tuple(of_problem))
     add_fields(parser.add_argument_group("what is assumed of the problem"), Assumptions, {}, skip=wanted)
+    add_fields(parser.add_argument_group("or what is measured of it"), Pilot, {})
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print one JSON object, and nothing else")
     output.add_argument("--out", metavar="FILE", help="draw the costs against λ: .png, .svg or .pdf")
@@ -34,7 +35,11 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def plan(args: argparse.Namespace) -> int:
     """Make the plans, draw them if asked to, print them."""
     given = vars(args)
-    assumed = build(Assumptions, {name: given[name] for name in field_types(Assumptions) if name in given}, "the plan")
+    pilot = build(Pilot, {name: given[name] for name in field_types(Pilot) if name in given}, "the pilot")
+    values = {name: given[name] for name in field_types(Assumptions) if name in given}
+    assumed, estimates = build(Assumptions, values, "the plan"), None
+    if pilot.pilot:
+        assumed, estimates = _measured(pilot, assumed, values)
     plans = make_plans(assumed)
     figure = None
     if args.out:
@@ -42,8 +47,10 @@ def plan(args: argparse.Namespace) -> int:
 
         figure = save_plan_figure(assumed, args.out)
     if args.json:
-        print(json.dumps(_as_json(assumed, plans, figure)))
+        print(json.dumps(_as_json(assumed, plans, figure) | {"pilot": estimates}))
         return 0
+    if estimates:
+        print(_pilot_text(pilot, estimates))
     print(_heading(assumed))
     print(table(plans))
     if len(plans) > 1 and all(plan.local_steps == plan.trajectories == 1 for plan in plans):
@@ -53,11 +60,31 @@ def plan(args: argparse.Namespace) -> int:
     return 0
 
 
+def _measured(pilot: Pilot, assumed: Assumptions, given: dict[str, Any]) -> tuple[Assumptions, dict[str, Any]]:
+    """The assumptions with estimates in place of defaults, and the estimates."""
+    from mfpo.cli import machine
+
+    machine.prepare()
+    from mfpo.runs.pilot import estimate
+
+    estimates = estimate(pilot, assumed.gamma)._asdict()
+    known = {name: value for name, value in estimates.items() if name in field_types(Assumptions)}
+    return build(Assumptions, known | given, "the plan"), estimates
+
+
+def _pilot_text(pilot: Pilot, found: dict[str, Any]) -> str:
+    return (
+        f"{pilot.pilot}, {found['pilot_trajectories']:,} trajectories: σ_g = {found['sigma']:.4g}, L̃ = "
+        f"{found['smoothness']:.4g}, σ_w = {found['sigma_w']:.2g} (steps of {found['step']:.2g}), H = "
+        f"{found['horizon']:,}, d = {found['parameters']:,}; the gap is not measured: give --gap"
+    )
+
+
 def _heading(a: Assumptions) -> str:
     agents = "1 agent" if a.agents == 1 else f"{a.agents:,} agents"
-    source = "assumed" if a.smoothness else "the lemmas' worst case"
+    source = "" if a.smoothness else " (the lemmas' worst case)"
     return (
-        f"{agents}, ε = {a.target_eps:g}; L̃ = {a.overall_smoothness:.4g} ({source}), σ_g = {a.sigma:g}, "
+        f"{agents}, ε = {a.target_eps:g}; L̃ = {a.overall_smoothness:.4g}{source}, σ_g = {a.sigma:.4g}, "
         f"gap {a.gap:g}; bound: {a.bound}; costs are per agent"
     )
 

@@ -72,6 +72,21 @@ class Assumptions:
         )
 
 
+@dataclass(frozen=True)
+class Pilot:
+    """A short run that estimates σ_g, L̃ and σ_w, and knows H and d; a flag of your own wins over its estimate."""
+
+    pilot: str = option("", "environment to estimate the constants in, by a short run of MFPO; none: as assumed")
+    pilot_trajectories: int = option(200, "trajectories per round of the pilot", least=2, most=10**6)
+    pilot_rounds: int = option(5, "rounds of the pilot", least=2, most=10**6)
+    pilot_step: float = option(0.05, "how far the policy moves per round of the pilot, at most", above=0, most=1e6)
+    pilot_seed: int = option(0, "of the pilot", least=0, most=2**32 - 1)
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        validate(self)
+
+
 class Plan(NamedTuple):
     """One way to the target. Costs are per agent; environment steps are fewer where episodes end before the horizon."""
 

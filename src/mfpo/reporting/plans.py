@@ -64,7 +64,7 @@ def _decorate(axes: "Axes", title: str, logarithmic: bool = False) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=FAINT)
     if logarithmic:
         axes.set_yscale("log")
-        axes.set_ylim(bottom=0.8)
+        axes.set_ylim(0.8, 4 * axes.get_ylim()[1])  # room for the legend
     else:
         axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     if axes.get_ylim()[1] < 1e7:
