@@ -1,6 +1,6 @@
 """The lemmas and the theorem where ∇J is known exactly: results/bounds.json and docs/images/bounds.png.
 
-    python studies/bounds.py       # from the root of a clone; some minutes
+    python studies/bounds.py       # from the root of a clone; two minutes of a core
 
 Three states, two actions, two steps: 36 trajectories, so that expectations are sums. MFPO runs with the settings of the
 theorem (its schedules, D̃ = DK, plain steps, REINFORCE without a baseline, exact weights) through the same agent and
