@@ -16,15 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from mfpo.learning.planner import Assumptions
 from mfpo.reporting.curves import figure
+from mfpo.reporting.plans import plan_figure
 from mfpo.reporting.records import Record, load_record
 from mfpo.reporting.statistics import bootstrap_interval, iqm
 
 ROOT = Path(__file__).parent.parent
 RESULTS, IMAGES = ROOT / "results", ROOT / "docs" / "images"
+DOCS = ("ablation", "analysis", "baselines", "environments", "faults", "presets")
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("ablation.md", "baselines.md", "environments.md", "faults.md", "presets.md")),
+    *(ROOT / "docs" / f"{name}.md" for name in DOCS),
 )
 SOLVED = 475.0
 RATES = ("precision", "recall")
@@ -307,6 +310,43 @@ def ablations() -> str:
     return table(("environment", "D", *METHODS), lines)
 
 
+def bounds() -> str:
+    """Measured errors against what the analysis guarantees."""
+    results = json.loads((RESULTS / "bounds.json").read_text())
+    many, long = results["many"], results["long"]
+    last = long["last"]
+    rows = [
+        (name, f"{many['largest'][name]:.2g}", f"{many['runs']} runs of {many['rounds']:,} rounds")
+        for name in ("gradient error", "consensus error", "drift")
+    ]
+    where = f"{long['runs']} runs of {long['rounds']:,} rounds"
+    rows += [(name, f"{long['largest'][name]:.2g}", where) for name in ("gradient error", "consensus error", "drift")]
+    name = "average squared gradient"
+    rows.append((name, f"{long['largest'][name]:.2g}", where))
+    rows.append((f"{name}, at the end", f"{last['average']:.2g} / {last['schedule_bound']:.2g}", where))
+    rows.append((f"{name}, at the end, as printed", f"{last['average']:.2g} / {last['printed_bound']:,.0f}", where))
+    moved = f"{max(many['synchronisation'], long['synchronisation']):.1g}"
+    rows.append(("change of the gradient error by a synchronisation, relative", moved, "largest of all"))
+    return table(("quantity", "largest measured / bound", "in"), rows)
+
+
+def constants() -> str:
+    """What the analysis assumes, and the largest seen along the runs."""
+    results = json.loads((RESULTS / "bounds.json").read_text())
+    seen = {
+        name: max(part["assumptions"][name] for part in results.values()) for name in results["many"]["assumptions"]
+    }
+    rows = []
+    for name, symbol in (
+        ("sigma", "σ_g, standard deviation of g"),
+        ("sigma_w", "σ_w, standard deviation of w"),
+        ("smoothness", "L, change of ∇J per distance"),
+        ("weight_growth", "c_w, variance of w per squared distance"),
+    ):
+        rows.append((symbol, f"{results['many']['assumed'][name]:.3g}", f"{seen[name]:.2g}"))
+    return table(("constant", "assumed", "largest along the runs, exact"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "scores": scores,
     "agents": agents,
@@ -314,6 +354,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "ablations": ablations,
     "locomotion": locomotion,
+    "bounds": bounds,
+    "constants": constants,
     "untuned": untuned,
     "faults": faults,
     "absent": absent,
@@ -343,6 +385,7 @@ def figures() -> None:
         paths = [run.path for run in records(f"{name}-seed*")]
         title = f"MFPO on {env}, 10 agents, {len(paths)} seeds"
         figure(paths, threshold=threshold, title=title).savefig(IMAGES / f"{name}.png", dpi=150)
+    plan_figure(Assumptions(agents=20, target_eps=0.001)).savefig(IMAGES / "plan.png", dpi=150)
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ class Config:
     stepsize_decay: float = option(0.99, "factor on the stepsize at every step t", above=0)
     stepsize_rule: str = option("geometric", "how α follows t: geometric, theorem", choices=("geometric", "theorem"))
     theorem_smoothness: float = option(1.0, "of the theorem's schedules", symbol="L̃", least=1e-9, most=1e9)
-    theorem_sigma: float = option(1.0, "of the theorem's schedules", symbol="σ_g", least=1e-9, most=1e9)
+    theorem_sigma: float = option(1.0, "of the theorem's schedules; it cancels", symbol="σ_g", least=1e-9, most=1e9)
     adam_beta1: float = option(0.9, "decay of the first moment, for --step adam", symbol="β₁", least=0, most=0.999999)
     adam_beta2: float = option(0.99, "decay of the second moment, for --step adam", symbol="β₂", least=0, most=0.999999)
     fisher_samples: int = option(512, "states in a Fisher-vector product, for --step natural", least=1)

@@ -212,6 +212,20 @@ def _compare(parser: Parser, argv: list[str]) -> None:
     parser.set_defaults(command=commands.compare, fields={"settings": list(field_types(Settings))})
 
 
+def _plan(parser: Parser, argv: list[str]) -> None:
+    from mfpo.cli import planning
+
+    planning.fill(parser)
+    parser.epilog = _examples(
+        "mfpo plan --agents 20 --target-eps 0.05",
+        "mfpo plan --agents 20 --target-eps 0.05 --smoothness 40 --sigma 3 --gap 100 --out plan.png",
+        "mfpo plan --local-steps 10 --trajectories 20           rounds for a K and D of your own",
+        "mfpo plan --smoothness 0 --horizon 200 --beta1 2       the lemmas' worst case",
+        "mfpo plan --pilot CartPole-v1 --gap 80                 constants from a short run of your environment",
+        "mfpo plan --lambdas 0,0.5,1 --json",
+    )
+
+
 def _list(parser: Parser, argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.epilog = _examples("mfpo list", "mfpo list --json")
@@ -247,6 +261,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
     "resume": ("go on with a run that was stopped, or train it longer", _resume),
     "evaluate": ("judge a run's policy on fresh episodes", _evaluate),
     "compare": ("run several algorithms with several seeds, and compare them", _compare),
+    "plan": ("say what the theorem asks for: local steps, trajectories, rounds, bytes", _plan),
     "plot": ("draw the learning curves of runs", _plot),
     "list": ("show environments, algorithms, presets and engines", _list),
     "play": ("film an episode of a run's policy", _play),

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from mfpo.learning import theory
 from mfpo.types import Array
 
 Schedule = Callable[[Array], Array]
@@ -38,19 +39,9 @@ def paper_momentum(alpha: Schedule) -> Schedule:
 def theorem(
     agents: int, local_steps: int, trajectories: int, smoothness: float, sigma: float
 ) -> tuple[Schedule, Schedule]:
-    """The pair of the convergence theorem.
+    """The pair of the convergence theorem, `theory.alpha` and `theory.nu`.
 
-    alpha_t = c_alpha / (c_t + sigma^2 t)^(1/3) and nu_{t+1} = 1 - c_nu alpha_t^2, with N agents, K local steps, D
-    trajectories, smoothness L~ and gradient standard deviation sigma.
+    N agents, K local steps, D trajectories, smoothness L~; sigma, the gradient's standard deviation, cancels.
     """
-    n, k, d, big_l = float(agents), float(local_steps), float(trajectories), smoothness
-    c_nu = big_l**2 / (24 * k * (d * n) ** 2) + 64 * big_l**2 / (d * n)
-    c_alpha = (d * n * sigma) ** (2 / 3) / big_l
-    floor = max(c_nu**3 * c_alpha**3 / (2**12 * k**3 * big_l**3), 2 * sigma**2)
-    start = 2**12 * k**3 * (d * n) ** 2 * sigma**2
-
-    def alpha(t: Array) -> Array:
-        c_t = jnp.maximum(floor, start - sigma**2 * t)
-        return jnp.asarray(c_alpha / jnp.cbrt(c_t + sigma**2 * t))
-
-    return alpha, lambda t: 1.0 - c_nu * alpha(t - 1) ** 2
+    setting = theory.Setting(agents, local_steps, trajectories, smoothness, sigma)
+    return lambda t: theory.alpha(setting, t, jnp), lambda t: theory.nu(setting, t, jnp)

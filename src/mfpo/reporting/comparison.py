@@ -10,6 +10,7 @@ import numpy as np
 from mfpo.reporting.curves import AXES, save_figure
 from mfpo.reporting.records import Record, load_record
 from mfpo.reporting.statistics import bootstrap_interval, iqm, mean, std
+from mfpo.reporting.tables import markdown
 from mfpo.runs import files
 
 TABLE, NUMBERS = "comparison.md", "comparison.json"
@@ -60,12 +61,7 @@ def table_text(rows: Sequence[dict[str, Any]]) -> str:
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    rule = tuple("-" * width for width in widths)
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
-        for line in (head, rule, *lines)
-    )
+    return markdown(head, lines)
 
 
 def save_comparison(paths: Sequence[Path], out: Path) -> tuple[list[dict[str, Any]], list[Path]]:

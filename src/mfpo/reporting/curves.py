@@ -1,7 +1,7 @@
 """Learning curves of one run or many: seeds of the same setting become one line with its uncertainty."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -252,11 +252,16 @@ def _caption(groups: list[Group]) -> str:
 
 def save_figure(paths: Sequence[str | Path], out: str | Path, **options: Any) -> Path:
     """Draw `paths` (see `figure`) into the file `out`: PNG, SVG or PDF by its suffix."""
+    return save(lambda: figure(paths, **options), out)
+
+
+def save(draw: "Callable[[], Figure]", out: str | Path) -> Path:
+    """Write what is drawn into the file `out`; nothing is drawn for a format that does not exist."""
     out = Path(out)
     if out.suffix.lower() not in FORMATS:
         raise ConfigError(f"{out} should end in one of {', '.join(FORMATS)}; the suffix chooses the format.")
     drawn = io.BytesIO()
-    figure(paths, **options).savefig(drawn, format=out.suffix.lower()[1:])
+    draw().savefig(drawn, format=out.suffix.lower()[1:])
     try:
         files.replace(out, drawn.getvalue())
     except OSError as error:
