@@ -47,7 +47,11 @@ def specify(algorithm: Algorithm) -> Specification:
 
 def entries_of(tree: PyTree) -> Entries:
     """A tree, ready to travel."""
-    arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(tree)}
+    return entries_of_named({name: np.asarray(leaf) for name, leaf in named_leaves(tree)})
+
+
+def entries_of_named(arrays: dict[str, np.ndarray]) -> Entries:
+    """Arrays by name, ready to travel."""
     return {name: Entry(x.dtype.name, x.shape, np.ascontiguousarray(x).tobytes()) for name, x in arrays.items()}
 
 
@@ -96,12 +100,13 @@ def report_of(entries: Entries, algorithm: Algorithm, round_number: int, what: s
     if odd or len(names) > MOST_METRICS:
         found = f"an unexpected array {odd[0][:80]!r}" if odd else f"{len(names)} metrics; {MOST_METRICS} is the most"
         raise MessageRefused(f"{what} reports {found}.")
-    episodes, scalar = (steps, 1, algorithm.plan.episodes), jax.ShapeDtypeStruct((steps, 1), jnp.float32)
-    metrics = {name.removeprefix("metrics/"): scalar for name in names}
-    counts = jax.ShapeDtypeStruct(episodes, jnp.int32)
-    log: StepLog = tree_of(
-        entries, StepLog(jax.ShapeDtypeStruct(episodes, jnp.float32), counts, metrics), what, finite=False
-    )
+    episodes = (steps, 1, algorithm.plan.episodes)
+
+    def blank() -> StepLog:
+        metrics = {name.removeprefix("metrics/"): jnp.zeros((steps, 1)) for name in names}
+        return StepLog(jnp.zeros(episodes), jnp.zeros(episodes, jnp.int32), metrics)
+
+    log: StepLog = tree_of(entries, jax.eval_shape(blank), what, finite=False)
     if np.any(np.asarray(log.lengths) < 0):
         raise MessageRefused(f"{what} reports an episode of less than no steps.")
     return log
