@@ -47,3 +47,21 @@ def make_agents(tmp_path: Path) -> Callable[..., list[Any]]:
         return [Agent(folder, i, said.append, **options) for i, folder in enumerate(folders)]
 
     return make
+
+
+def job_of(name: str, **options: Any) -> tuple[Any, Any]:
+    """Settings and config of a small run."""
+    from mfpo.runs.settings import resolve_options
+
+    return resolve_options(
+        {"algorithm": name, "agents": 3, "rounds": 3, "seed": 5, "evaluation_episodes": 4, **SMALL[name], **options}
+    )
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two trees hold the same numbers, bit for bit."""
+    import jax
+    import numpy as np
+
+    x, y = ([np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)] for tree in (one, other))
+    return x == y

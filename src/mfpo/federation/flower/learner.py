@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfpo import algorithms, envs
-from mfpo.federation import robust
 from mfpo.federation import round as federation_round
 from mfpo.federation.faults import Faults, as_acted
 from mfpo.federation.logs import StepLog
@@ -17,6 +15,7 @@ from mfpo.federation.round import Work
 from mfpo.federation.sampling import make_sampler
 from mfpo.rollout import Sampler
 from mfpo.runs.settings import Settings
+from mfpo.runs.training import make_algorithm, make_env
 from mfpo.types import Algorithm, Env, PureEnv, PyTree
 
 
@@ -27,18 +26,6 @@ class Learner(NamedTuple):
     start: Callable[[], PyTree]  # -> the agent before its first round
     round: Callable[[PyTree, PyTree, int], tuple[PyTree, PyTree, StepLog]]
     # agent, download, round -> agent, its upload (without the leading axis), log of the round's steps
-
-
-def make_algorithm(settings: Settings, config: Any, env: Env) -> Algorithm:
-    """The algorithm of a run, as every engine has it."""
-    algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
-    withstands = settings.tolerance or settings.byzantine
-    return robust(algorithm, settings.aggregation, settings.agents, withstands)
-
-
-def make_env(settings: Settings) -> Env:
-    """The environment of a run, with the worlds of all its agents."""
-    return envs.make(settings.env, settings.horizon, settings.world, settings.agents)
 
 
 def make_learner(settings: Settings, config: Any, number: int) -> Learner:
