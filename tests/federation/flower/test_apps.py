@@ -69,6 +69,15 @@ class LocalGrid(Grid):
         raise NotImplementedError
 
 
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower tells a process that it starts for an app."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
 @pytest.fixture
 def sockets(make_agents: Callable[..., list[Any]]) -> Iterator[dict[int, Path]]:
     """Three agents that listen; by the number of their node."""
