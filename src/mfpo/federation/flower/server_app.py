@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from mfpo.errors import RunError
+from mfpo.errors import MfpoError, RunError
 from mfpo.federation import Engine
 from mfpo.federation.flower import server
 from mfpo.federation.flower.link import GridLink
@@ -21,7 +21,8 @@ from mfpo.runs import files, training
 from mfpo.runs.settings import Settings
 from mfpo.types import Algorithm, Env
 
-TERMS = "federation.json"  # in the run directory
+TERMS = "federation.json"  # in the run directory: what it was submitted with
+ORDER = "order.json"  # in the run directory: what is wanted of it now
 app = ServerApp()
 
 
@@ -29,7 +30,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train the run named in the run config from where it is to its end."""
     run = Path(str(context.run_config["run"]))
-    train(run, grid, nodes=read_nodes(Path(str(context.run_config.get("nodes", "")) or run / "nodes.json")))
+    nodes = read_nodes(Path(str(context.run_config.get("nodes", "")) or run / "nodes.json"))
+    try:
+        train(run, grid, nodes)
+    except MfpoError as error:
+        files.replace(run / ORDER, json.dumps({"state": "failed", "reason": str(error)}).encode())
+        raise
 
 
 def train(
