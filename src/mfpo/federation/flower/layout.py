@@ -7,6 +7,7 @@ DIR/runs/NAME/               a run directory per training run
 """
 
 import datetime
+import json
 import secrets
 import shutil
 import tomllib
@@ -18,7 +19,7 @@ import tomli_w
 from mfpo.errors import ConfigError, RunError
 from mfpo.federation.flower import keys
 from mfpo.federation.flower.server import Terms
-from mfpo.federation.flower.server_app import write_terms
+from mfpo.federation.flower.server_app import ORDER, write_terms
 from mfpo.runs import directory, files
 from mfpo.runs.settings import Settings
 
@@ -116,7 +117,7 @@ def _make_app(folder: Path) -> None:
     package.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(APP)
     (package / "__init__.py").write_text('"""The Flower app of mfpo."""\n')
-    (package / "server_app.py").write_text("from mfpo.federation.flower.server_app import app as app\n")
+    (package / "server_app.py").write_text("from mfpo.federation.flower import server_app\n\napp = server_app.app\n")
     for name in ("client_app.py", "frames.py"):
         shutil.copyfile(here / name, package / name)
 
@@ -182,4 +183,5 @@ def new_run(
     """A run directory for a training run of the federation."""
     path = directory.create(federation.folder / "runs" / name, settings, config)
     write_terms(path, Terms(f"{name}-{secrets.token_hex(4)}", min_agents, timeout))
+    files.replace(path / ORDER, json.dumps({"state": "stopped"}).encode())  # until it is submitted
     return path

@@ -4,7 +4,7 @@ A run is a run directory, made by `mfpo federation submit`; its training loop, f
 """
 
 import json
-import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from mfpo.runs.settings import Settings
 from mfpo.types import Algorithm, Env
 
 TERMS = "federation.json"  # in the run directory: what it was submitted with
+LOG = "federation.log"  # in the run directory: who came, who was left out and why
 ORDER = "order.json"  # in the run directory: what is wanted of it now
 app = ServerApp()
 
@@ -46,7 +47,7 @@ def train(
     **watch: Any,
 ) -> training.Run:
     """Go on with a run over a grid. `nodes` says which agent each node is, as far as keys tell."""
-    say = notice or _say
+    say = notice or _teller(run)
     terms = read_terms(run)
 
     def make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> Engine:
@@ -82,5 +83,11 @@ def read_nodes(path: Path) -> dict[int, int]:
         raise RunError(f"{path} cannot be read ({error}); restart `mfpo server`, which writes it again.") from error
 
 
-def _say(sentence: str) -> None:
-    print(f"mfpo: {sentence}", file=sys.stderr, flush=True)
+def _teller(run: Path) -> Callable[[str], object]:
+    """Writes what is worth telling to the run's log, for Flower keeps what its apps print to itself."""
+
+    def say(sentence: str) -> None:
+        with (run / LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n")
+
+    return say
