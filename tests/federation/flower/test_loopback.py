@@ -1,4 +1,4 @@
-"""A real federation on this machine: separate processes, TLS, keys; an agent and the server's app are killed on the way.
+"""A real federation on this machine: separate processes, TLS, keys; an agent and the server's app are killed meanwhile.
 
 Takes minutes, most of them Flower's own waiting.
 """

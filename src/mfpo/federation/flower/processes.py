@@ -12,7 +12,11 @@ from pathlib import Path
 from mfpo.errors import MfpoError
 
 Notice = Callable[[str], object]
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; by default every message waits up to one more
+}
 
 
 def environment(flower_home: Path) -> dict[str, str]:
