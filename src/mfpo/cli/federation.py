@@ -49,7 +49,7 @@ def server(args: argparse.Namespace) -> int:
     from mfpo.federation.flower import control, layout
 
     federation = layout.read(Path(args.folder))
-    return _until_interrupted(lambda: control.serve(federation, _say))
+    return _until_interrupted(lambda stop: control.serve(federation, _say, stop))
 
 
 def agent(args: argparse.Namespace) -> int:
@@ -60,8 +60,8 @@ def agent(args: argparse.Namespace) -> int:
     member = layout.read_member(Path(args.folder))
     if args.worker:
         machine.prepare()
-        return _until_interrupted(lambda: control.work(member, _say))
-    return _until_interrupted(lambda: control.attend(member, _say))
+        return _until_interrupted(lambda stop: control.work(member, _say, stop))
+    return _until_interrupted(lambda stop: control.attend(member, _say, stop))
 
 
 def submit(args: argparse.Namespace) -> int:
@@ -164,11 +164,11 @@ def _say(sentence: str) -> None:
     print(f"mfpo: {time.strftime('%H:%M:%S')} {sentence}", file=sys.stderr, flush=True)
 
 
-def _until_interrupted(serve: Callable[[], None]) -> int:
+def _until_interrupted(serve: Callable[[Callable[[], bool]], None]) -> int:
+    """`serve` is told how to ask whether to stop: behind a script's `&`, Ctrl-C is ignored."""
     with interrupts() as signals:
         try:
-            serve()
+            serve(lambda: bool(signals.received))
         except KeyboardInterrupt:
             _say("ends.")
-            return signals.exit_code
-    return 0
+        return signals.exit_code if signals.received else 0

@@ -1,7 +1,9 @@
 """Processes behind a command: started, watched, started again when they end, and ended with the command."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +25,12 @@ def environment(flower_home: Path) -> dict[str, str]:
     """What Flower's processes are told: to find their like beside this Python, and to send nothing home."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(flower_home), "PYTHONUNBUFFERED": "1"}
+
+
+def _end_with_parent() -> None:
+    """In a new process: end it when the command that keeps it is killed, so that no port stays taken."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 class Child:
@@ -51,7 +59,12 @@ class Child:
         if self._process is None and now >= self._due:
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._env
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._env,
+                    preexec_fn=_end_with_parent if sys.platform == "linux" else None,
                 )
             self._began = now
             notice(f"{self.name} runs (process {self._process.pid}).")
