@@ -154,14 +154,18 @@ def test_a_taken_port_is_told() -> None:
 
 def test_a_child_is_started_again_and_ended(tmp_path: Path) -> None:
     said: list[str] = []
-    child = processes.Child("it", [sys.executable, "-c", "print('bye'); raise SystemExit(3)"], {}, tmp_path / "log")
+    child = processes.Child(
+        "it", [sys.executable, "-c", "print('Failed: no key'); print('bye'); raise SystemExit(3)"], {}, tmp_path / "log"
+    )
     deadline = time.monotonic() + 60
     while sum("runs (process" in sentence for sentence in said) < 2 and time.monotonic() < deadline:
         child.keep(said.append)
         time.sleep(0.05)
     child.end()
     assert child.pid == 0
-    assert f"it has ended (code 3); it starts again in 2 s. Its last words in {tmp_path / 'log'}: bye" in said
+    assert (
+        f"it has ended (code 3); it starts again in 2 s. Its last words in {tmp_path / 'log'}: Failed: no key" in said
+    )
 
 
 def test_the_command_line_makes_and_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from mfpo.federation.flower.server_app import ORDER
 from mfpo.runs import directory, files, metrics, summary
 
 NODES = "nodes.json"
-PATIENCE = 60.0  # seconds in which a submitted run must have begun
+PATIENCE = 120.0  # seconds in which a submitted run must have begun
 
 Notice = Callable[[str], object]
 

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -70,10 +71,12 @@ class Child:
             notice(f"{self.name} runs (process {self._process.pid}).")
 
     def last_words(self) -> str:
-        """The end of its output."""
+        """Of the end of its output, the last line that sounds like a reason; else the last."""
         with contextlib.suppress(OSError):
-            lines = [line.strip() for line in self._log.read_bytes()[-4000:].decode(errors="replace").splitlines()]
-            return next((line for line in reversed(lines) if line), "none")[:300]
+            text = re.sub(r"\x1b\[\d*m", "", self._log.read_bytes()[-4000:].decode(errors="replace"))
+            lines = [line.strip() for line in reversed(text.splitlines()) if line.strip()]
+            telling = [line for line in lines if re.search("error|failed|could not|refused", line, re.IGNORECASE)]
+            return (telling + lines + ["none"])[0][:300]
         return "none"
 
     def end(self) -> None:

@@ -17,7 +17,7 @@ from mfpo.federation import Engine
 from mfpo.federation.flower import server
 from mfpo.federation.flower.link import GridLink
 from mfpo.federation.flower.server import Terms
-from mfpo.runs import files, training
+from mfpo.runs import directory, files, training
 from mfpo.runs.settings import Settings
 from mfpo.types import Algorithm, Env
 
@@ -32,6 +32,11 @@ def main(grid: Grid, context: Context) -> None:
     """Train the run named in the run config from where it is to its end."""
     run = Path(str(context.run_config["run"]))
     nodes = read_nodes(Path(str(context.run_config.get("nodes", "")) or run / "nodes.json"))
+    try:
+        with directory.locked(run):
+            pass
+    except RunError:
+        return  # it was submitted twice, and the first is at it
     try:
         train(run, grid, nodes)
     except MfpoError as error:
