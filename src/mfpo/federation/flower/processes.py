@@ -1,10 +1,8 @@
 """Processes behind a command: started, watched, started again when they end, and ended with the command."""
 
 import contextlib
-import ctypes
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -28,17 +26,17 @@ def environment(flower_home: Path) -> dict[str, str]:
     return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(flower_home), "PYTHONUNBUFFERED": "1"}
 
 
-def _end_with_parent() -> None:
-    """In a new process: end it when the command that keeps it is killed, so that no port stays taken."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+# Becomes the command it is given, after asking the system to end it (PR_SET_PDEATHSIG) when the process that keeps it
+# is killed, so that no port stays taken. Python's own `preexec_fn` would fork this process, which JAX's threads forbid.
+BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 class Child:
     """A process that is kept running. Its output goes to a file."""
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-        self.name, self._command, self._env, self._log = name, list(command), dict(env), log
+        bound = [sys.executable, "-I", "-c", BOUND] if sys.platform == "linux" else []
+        self.name, self._command, self._env, self._log = name, [*bound, *command], dict(env), log
         self._process: subprocess.Popen[bytes] | None = None
         self._due, self._pause, self._began = 0.0, 1.0, 0.0
 
@@ -60,12 +58,7 @@ class Child:
         if self._process is None and now >= self._due:
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=self._env,
-                    preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                    self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._env
                 )
             self._began = now
             notice(f"{self.name} runs (process {self._process.pid}).")
