@@ -40,6 +40,10 @@ class CopyFailed(MfpoError):
         self.copy = copy
 
 
+class MessageRefused(MfpoError):
+    """A message that is not what it must be: of another shape, type, size, run or round, or not finite."""
+
+
 class MissingExtra(MfpoError):
     """An optional dependency is not installed."""
 

@@ -90,7 +90,7 @@ def test_help_shows_symbol_default_and_choices(mfpo, monkeypatch):
     _, out, _ = mfpo("train", "--help")
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  --")}
     assert "(K; default 10)" in lines["--local-steps"]
-    assert "{inprocess,debug}" in lines["--engine"]
+    assert "{inprocess,debug,flower}" in lines["--engine"]
     assert "--no-server-adjustment" in out
     assert out.index("the run:") < out.index("--agents") < out.index("the algorithm mfpo:") < out.index("--local-steps")
 

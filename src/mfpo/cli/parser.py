@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any, NoReturn
 
-from mfpo.cli import commands
+from mfpo.cli import commands, federation
 from mfpo.cli.flags import add_fields, reader
 from mfpo.config import field_types
 from mfpo.errors import ConfigError, UnknownName, did_you_mean
@@ -101,6 +101,22 @@ def _examples(*lines: str) -> str:
 
 
 def _train(parser: Parser, argv: list[str]) -> None:
+    parser.usage = "mfpo train ENV [options]"
+    training_flags(parser, argv)
+    output = _output(parser)
+    output.add_argument("--out", metavar="DIR", help="directory of the run; a free name below runs/ if left out")
+    parser.epilog = _examples(
+        "mfpo train CartPole-v1",
+        "mfpo train CartPole-v1 --agents 20 --rounds 50 --seed 1 --out runs/twenty",
+        "mfpo train CartPole-v1 --world length=0.25..1      every agent its own pole",
+        "mfpo train CartPole-v1 --help                     the defaults for this environment",
+        "mfpo train Pendulum-v1 --json --quiet > summary.json",
+    )
+    parser.set_defaults(command=commands.train)
+
+
+def training_flags(parser: Parser, argv: list[str], skip: tuple[str, ...] = ()) -> None:
+    """ENV, a flag per setting of the run (but those to `skip`), and one per setting of the algorithm."""
     from mfpo import algorithms
     from mfpo.runs.settings import Settings
 
@@ -115,21 +131,11 @@ def _train(parser: Parser, argv: list[str]) -> None:
         of_run, of_algorithm, source = _preset_defaults(argv, given.algorithm, given.preset)
         parser.description = f"{parser.description} {source}"
 
-    parser.usage = "mfpo train ENV [options]"
     parser.add_argument("env", metavar="ENV", help="of `mfpo list`, a Gymnasium id, or package.module:EnvId")
-    add_fields(parser.add_argument_group("the run"), Settings, of_run, skip=("env",))
+    add_fields(parser.add_argument_group("the run"), Settings, of_run, skip=("env", *skip))
     add_fields(parser.add_argument_group(f"the algorithm {given.algorithm}"), config_class, of_algorithm)
-    output = _output(parser)
-    output.add_argument("--out", metavar="DIR", help="directory of the run; a free name below runs/ if left out")
-    parser.epilog = _examples(
-        "mfpo train CartPole-v1",
-        "mfpo train CartPole-v1 --agents 20 --rounds 50 --seed 1 --out runs/twenty",
-        "mfpo train CartPole-v1 --world length=0.25..1      every agent its own pole",
-        "mfpo train CartPole-v1 --help                     the defaults for this environment",
-        "mfpo train Pendulum-v1 --json --quiet > summary.json",
-    )
     fields = {"settings": list(field_types(Settings)), "config": list(field_types(config_class))}
-    parser.set_defaults(command=commands.train, fields=fields)
+    parser.set_defaults(fields=fields)
 
 
 def _default(cls: type, name: str) -> Any:
@@ -256,6 +262,59 @@ def _output(parser: Parser) -> Any:
     return group
 
 
+def _federation(parser: Parser, argv: list[str]) -> None:
+    actions = ("init", "submit", "status", "stop")
+    action = next((text for text in argv[argv.index("federation") + 1 :] if not text.startswith("-")), None)
+    parser.add_argument("action", metavar="{" + ",".join(actions) + "}", help="what to do")
+    parser.epilog = _examples(
+        "mfpo federation init cluster --agents 3 --host server.example",
+        "mfpo server cluster                               on the server",
+        "mfpo agent 02                                     on a machine, in a copy of cluster/agents/02",
+        "mfpo federation submit cluster CartPole-v1 --rounds 20",
+        "mfpo federation status cluster",
+    )
+    if action is None:
+        parser.usage = "mfpo federation {" + ",".join(actions) + "} DIR ..."
+        return
+    if action not in actions:
+        raise UnknownName(f"There is no `mfpo federation {action}`. {did_you_mean(action, actions)}")
+    parser.prog = f"mfpo federation {action}"
+    parser.usage = f"mfpo federation {action} DIR [options]"
+    parser.add_argument("folder", metavar="DIR", help="folder of the federation")
+    if action == "init":
+        parser.add_argument("--agents", type=reader(int), required=True, metavar="N", help="how many agents there are")
+        parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="where agents find the server")
+        parser.add_argument("--port", type=reader(int), default=8443, metavar="N", help="and its port (8443)")
+        parser.add_argument(
+            "--listen", metavar="ADDRESS", help="address of the server to listen at (all but loopback's)"
+        )
+    elif action == "submit":
+        parser.usage = "mfpo federation submit DIR ENV [options], or: mfpo federation submit DIR --run NAME"
+        if "--run" not in argv:
+            training_flags(parser, argv, skip=("agents", "engine", "devices"))
+        parser.add_argument("--run", metavar="NAME", help="go on with this run, or follow it")
+        parser.add_argument("--name", metavar="NAME", help="what to call the run; a free name if left out")
+        parser.add_argument("--min-agents", type=reader(int), default=1, metavar="N", help="a round needs them (1)")
+        parser.add_argument("--round-timeout", type=reader(float), default=600.0, metavar="X", help="seconds (600)")
+        parser.add_argument("--detach", action="store_true", help="do not wait for its end")
+    elif action == "stop":
+        parser.add_argument("--run", metavar="NAME", help="which one (all that are running)")
+    parser.set_defaults(command=getattr(federation, action))
+
+
+def _server(parser: Parser, argv: list[str]) -> None:
+    parser.add_argument("folder", metavar="DIR", help="folder of the federation")
+    parser.epilog = _examples("mfpo server cluster")
+    parser.set_defaults(command=federation.server)
+
+
+def _agent(parser: Parser, argv: list[str]) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="the agent's own folder, a copy of DIR/agents/03")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # what `mfpo agent` keeps running
+    parser.epilog = _examples("mfpo agent cluster/agents/03")
+    parser.set_defaults(command=federation.agent)
+
+
 COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
     "train": ("train agents on an environment", _train),
     "resume": ("go on with a run that was stopped, or train it longer", _resume),
@@ -265,4 +324,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
     "plot": ("draw the learning curves of runs", _plot),
     "list": ("show environments, algorithms, presets and engines", _list),
     "play": ("film an episode of a run's policy", _play),
+    "federation": ("set up a federation of machines; train on it, look at it, stop it", _federation),
+    "server": ("be the server of a federation", _server),
+    "agent": ("be an agent of a federation", _agent),
 }

@@ -1,6 +1,7 @@
 """Where an algorithm meets the world: engines that run `local` and `serve` (see `round`)."""
 
 from mfpo import registry
+from mfpo.errors import ConfigError
 from mfpo.federation.evaluation import evaluate
 from mfpo.federation.faults import ATTACKS, NONE, Faults, check
 from mfpo.federation.logs import RoundLog
@@ -11,6 +12,7 @@ from mfpo.types import Algorithm, Env
 __all__ = [
     "ATTACKS",
     "ENGINES",
+    "FLOWER",
     "OWN",
     "RULES",
     "Engine",
@@ -23,12 +25,18 @@ __all__ = [
 ]
 
 ENGINES = ("inprocess", "debug")
+FLOWER = "flower"  # the agents are elsewhere, so that settings alone do not make this one
 
 
 def make_engine(
     name: str, algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int = 0, faults: Faults = NONE
 ) -> Engine:
     """The engine registered under `name`; `devices` bounds how many JAX devices it uses (0: no bound)."""
+    if name == FLOWER:
+        raise ConfigError(
+            "The engine is flower, whose agents are on other machines; start or continue such a run with "
+            "`mfpo federation submit`, or take another engine."
+        )
     check(faults, agents)
     engine: Engine = registry.get(__name__, name).make(algorithm, env, agents, seed, devices, faults)
     return engine

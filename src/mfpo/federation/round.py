@@ -78,13 +78,22 @@ def after_round(faults: Faults, attendance: Attendance, server: PyTree, learned:
     return State(server, trees.where_row(attendance.works, learned, before) if absent else learned)
 
 
+def found(algorithm: Algorithm, seed: Key) -> PyTree:
+    """The server before the first round."""
+    return algorithm.init(address(seed, Purpose.INIT))
+
+
+def join(algorithm: Algorithm, ids: Array, seed: Key) -> PyTree:
+    """A block of agents before their first round."""
+    return jax.vmap(algorithm.join)(jax.vmap(lambda i: address(seed, Purpose.JOIN, i))(ids))
+
+
 def start(algorithm: Algorithm, agents: int, seed: Key) -> State:
     """The state before the first round."""
 
     @jax.jit
     def program(seed: Key) -> State:  # the seed is an argument: as a constant XLA would work it all out while compiling
-        keys = jax.vmap(lambda i: address(seed, Purpose.JOIN, i))(jnp.arange(agents))
-        return State(algorithm.init(address(seed, Purpose.INIT)), jax.vmap(algorithm.join)(keys))
+        return State(found(algorithm, seed), join(algorithm, jnp.arange(agents), seed))
 
     state: State = program(seed)
     return state

@@ -9,7 +9,7 @@ from typing import Any
 from mfpo import algorithms
 from mfpo.config import build, field_types, option, validate
 from mfpo.errors import ConfigError, UnknownName, did_you_mean
-from mfpo.federation import ATTACKS, ENGINES, OWN, RULES, Faults
+from mfpo.federation import ATTACKS, ENGINES, FLOWER, OWN, RULES, Faults
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ class Settings:
     horizon: int = option(0, "steps after which an episode is cut; 0: the environment's own limit", symbol="H", least=0)
     world: str = option("", "how the agents' worlds differ, as in 'length=0.3..0.7 gravity=9.8,12'")
     engine: str = option(
-        "inprocess", "where the agents run: all at once, or one by one with exact errors", choices=ENGINES
+        "inprocess",
+        "where the agents run: all at once, one by one with exact errors, or on other machines (`mfpo federation`)",
+        choices=(*ENGINES, FLOWER),
     )
     devices: int = option(
         0, "JAX devices to spread the agents over, as far as they divide evenly; 0 takes all", least=0

@@ -30,7 +30,7 @@ class Mismatch(Exception):
 
 def pack(tree: PyTree, metadata: dict[str, Any]) -> bytes:
     """The same tree and metadata always give the same bytes."""
-    tensors = {name: np.array(leaf, order="C") for name, leaf in _named_leaves(tree)}  # safetensors ignores strides
+    tensors = {name: np.array(leaf, order="C") for name, leaf in named_leaves(tree)}  # safetensors ignores strides
     note = {"metadata": metadata, "sha256": _checksum(tensors, metadata)}
     return save(tensors, {KEY: json.dumps(note, sort_keys=True)})
 
@@ -55,7 +55,7 @@ def fill(template: PyTree, tensors: dict[str, np.ndarray]) -> PyTree:
 
     The arrays are not bound to a device: placing them is the engine's business, as it is for a fresh state.
     """
-    named = _named_leaves(template)
+    named = named_leaves(template)
     names = {name for name, _ in named}
     if names != tensors.keys():
         odd = sorted(names ^ tensors.keys())[0]
@@ -64,26 +64,28 @@ def fill(template: PyTree, tensors: dict[str, np.ndarray]) -> PyTree:
     for name, leaf in named:
         tensor = tensors[name]
         if (tensor.shape, tensor.dtype) != (leaf.shape, leaf.dtype):
-            found, wanted = _describe(tensor), _describe(leaf)
+            found, wanted = describe(tensor), describe(leaf)
             raise Mismatch(f"holds {name!r} as {found} where {wanted} is needed")
         leaves.append(jnp.array(tensor))
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
-def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    """Leaves with the names they have in a file or a message."""
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
     assert len({name for name, _ in named}) == len(named), "two leaves of the tree have the same name"
     return named
 
 
-def _describe(array: Any) -> str:
+def describe(array: Any) -> str:
+    """Type and shape, for people."""
     return f"{np.dtype(array.dtype).name}{list(array.shape)}"
 
 
 def _checksum(tensors: dict[str, np.ndarray], metadata: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
-        digest.update(f"\n{name} {_describe(tensors[name])}\n".encode())
+        digest.update(f"\n{name} {describe(tensors[name])}\n".encode())
         digest.update(tensors[name].tobytes())
     return digest.hexdigest()

@@ -29,6 +29,7 @@ Callback = Callable[[metrics.Row], object]
 Notice = Callable[[str], object]
 Started = Callable[[Path], object]
 AnyPath = str | os.PathLike[str]
+MakeEngine = Callable[[Settings, Any, Algorithm, Env], federation.Engine]  # settings, algorithm config, ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +82,12 @@ def resume(
     callback: Callback | None = None,
     notice: Notice | None = None,
     started: Started | None = None,
+    make_engine: MakeEngine | None = None,
 ) -> Run:
-    """Go on with a run where it was stopped, to the very result it would have had; or on to more `rounds`."""
+    """Go on with a run where it was stopped, to the very result it would have had; or on to more `rounds`.
+
+    An engine that is not to be had from settings alone, for its agents are elsewhere, comes from `make_engine`.
+    """
     place, notice = Path(path), notice or _warn
     settings, config = directory.read_config(place)
     if rounds is not None:
@@ -98,7 +103,7 @@ def resume(
         if finished is not None:
             notice(f"The run {place} has already finished its {settings.rounds} rounds; there is nothing to do.")
             return finished
-        job = _assemble(settings, config)
+        job = _assemble(settings, config, make_engine)
         if settings.devices and job.engine.devices != settings.devices:
             notice(
                 f"The run {place} was trained on {settings.devices} devices and goes on with {job.engine.devices}; "
@@ -129,7 +134,7 @@ def evaluate_run(
         seed=settings.seed if seed is None else seed,
     )
     policy = load_policy(place)
-    env = _make_env(settings)
+    env = make_env(settings)
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
     return {**_evaluate(algorithm, env, policy.params, settings, greedy), "seed": settings.seed, "greedy": greedy}
 
@@ -138,20 +143,30 @@ def _warn(sentence: str) -> None:
     warnings.warn(sentence, stacklevel=3)
 
 
-def _make_env(settings: Settings) -> Env:
+def make_env(settings: Settings) -> Env:
+    """The environment of a run, with the worlds of all its agents."""
     return envs.make(settings.env, settings.horizon, settings.world, settings.agents)
 
 
-def _assemble(settings: Settings, config: Any) -> _Job:
-    env = _make_env(settings)
+def make_algorithm(settings: Settings, config: Any, env: Env) -> Algorithm:
+    """The algorithm of a run, with the aggregation it asks for."""
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
     withstands = settings.tolerance or settings.byzantine
-    algorithm = federation.robust(algorithm, settings.aggregation, settings.agents, withstands)
-    engine = federation.make_engine(
-        settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices, settings.faults
-    )
+    return federation.robust(algorithm, settings.aggregation, settings.agents, withstands)
+
+
+def _assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = None) -> _Job:
+    env = make_env(settings)
+    algorithm = make_algorithm(settings, config, env)
+    engine = (make_engine or _make_engine)(settings, config, algorithm, env)
     # the config names the devices really used: how many there are can change the last bits of a result
     return _Job(dataclasses.replace(settings, devices=engine.devices), config, env, algorithm, engine)
+
+
+def _make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> federation.Engine:
+    return federation.make_engine(
+        settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices, settings.faults
+    )
 
 
 def _rounds_done(path: Path) -> int:

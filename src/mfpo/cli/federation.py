@@ -1,0 +1,174 @@
+"""Commands of a federation over the network. Flower is imported inside: only these commands need it."""
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mfpo.cli import machine
+from mfpo.cli.interrupts import interrupts
+from mfpo.cli.progress import make_progress
+from mfpo.cli.text import score_text
+from mfpo.errors import MissingExtra, RunError
+
+if TYPE_CHECKING:
+    from mfpo.federation.flower.layout import Federation
+
+
+def _require_flower() -> None:
+    try:
+        import cryptography
+        import flwr
+    except ImportError as error:
+        raise MissingExtra("A federation over the network", "flower") from error
+    del cryptography, flwr
+
+
+def init(args: argparse.Namespace) -> int:
+    """`mfpo federation init DIR --agents N`."""
+    _require_flower()
+    from mfpo.federation.flower import layout
+
+    listen = args.listen or ("127.0.0.1" if args.host in ("127.0.0.1", "localhost") else "0.0.0.0")
+    made = layout.create(Path(args.folder), args.agents, args.host, args.port, listen)
+    last = f"{made.agents - 1:02d}"
+    print(f"{made.folder}: a federation of {made.agents} agents, whose server is at {made.address}")
+    print(f"  copy           {made.folder}/agents/00 .. {last}, each to one machine and over a safe channel")
+    print(f"  start          mfpo server {made.folder}; on each machine: mfpo agent FOLDER")
+    print(f"  train          mfpo federation submit {made.folder} CartPole-v1")
+    return 0
+
+
+def server(args: argparse.Namespace) -> int:
+    """`mfpo server DIR`."""
+    _require_flower()
+    from mfpo.federation.flower import control, layout
+
+    federation = layout.read(Path(args.folder))
+    return _until_interrupted(lambda stop: control.serve(federation, _say, stop))
+
+
+def agent(args: argparse.Namespace) -> int:
+    """`mfpo agent FOLDER`."""
+    _require_flower()
+    from mfpo.federation.flower import control, layout
+
+    member = layout.read_member(Path(args.folder))
+    if args.worker:
+        machine.prepare()
+        return _until_interrupted(lambda stop: control.work(member, _say, stop))
+    return _until_interrupted(lambda stop: control.attend(member, _say, stop))
+
+
+def submit(args: argparse.Namespace) -> int:
+    """`mfpo federation submit DIR ENV`."""
+    _require_flower()
+    from mfpo.federation.flower import control, layout
+    from mfpo.runs.settings import resolve
+
+    federation = layout.read(Path(args.folder))
+    if args.run:
+        run = federation.folder / "runs" / args.run
+        if control.state_of(run) in ("stopped", "failed"):
+            control.submit(federation, run)
+    else:
+        given = vars(args)
+        values = {name: given[name] for name in args.fields["settings"] if name in given}
+        values |= {"agents": federation.agents, "engine": "flower"}
+        settings, config = resolve(values, {name: given[name] for name in args.fields["config"] if name in given})
+        name = args.name or next(_free_names(federation, f"{settings.env}-{settings.algorithm}".replace("/", "_")))
+        run = layout.new_run(federation, settings, config, name, args.min_agents, args.round_timeout)
+        control.submit(federation, run)
+        print(f"mfpo: submitted {run}", file=sys.stderr, flush=True)
+    return 0 if args.detach else _follow(args.folder, run)
+
+
+def _free_names(federation: "Federation", stem: str) -> Iterator[str]:
+    names = (f"{stem}-{number}" for number in itertools.count(1))
+    return (name for name in names if not (federation.folder / "runs" / name).exists())
+
+
+def _follow(folder: str, run: Path) -> int:
+    """The progress of a run, until it ends; Ctrl-C leaves it running."""
+    from mfpo.federation.flower import control
+    from mfpo.runs import directory, metrics, summary
+
+    settings, _ = directory.read_config(run)
+    progress = make_progress(settings.rounds, False)
+    shown = 0
+    try:
+        with interrupts():
+            progress.started(run.name)
+            while True:
+                ended = control.state_of(run) in ("finished", "failed", "stopped")
+                for row in metrics.read(run / directory.METRICS)[shown:]:
+                    progress.row(row)
+                    shown += 1
+                if ended:
+                    break
+                time.sleep(0.5)
+    except KeyboardInterrupt:
+        progress.close()
+        print(f"mfpo: it goes on; follow it with: mfpo federation submit {folder} --run {run.name}", file=sys.stderr)
+        return 130
+    progress.close()
+    outcome = summary.read(run)
+    if outcome is None:
+        print(f"mfpo: {control.status_line(run)}", file=sys.stderr)
+        return 2
+    evaluation = outcome["evaluation"]
+    print(f"{run}: {score_text(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} fresh episodes")
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    """`mfpo federation status DIR`."""
+    _require_flower()
+    from mfpo.errors import MfpoError
+    from mfpo.federation.flower import control, layout
+
+    federation = layout.read(Path(args.folder))
+    try:
+        listed = {str(node["node-id"]): node for node in control.flwr(federation, "supernode", "list", "mfpo")["nodes"]}
+        nodes = json.loads((federation.folder / "server" / control.NODES).read_text())
+        for node, number in sorted(nodes.items(), key=lambda item: int(item[1])):
+            print(f"agent {number}: {listed.get(node, {}).get('status', 'unknown to the server')}")
+    except (MfpoError, OSError):
+        print(f"the server does not answer at {federation.address}; start it with: mfpo server {args.folder}")
+    for run in control.runs_of(federation):
+        print(control.status_line(run))
+    return 0
+
+
+def stop(args: argparse.Namespace) -> int:
+    """`mfpo federation stop DIR`."""
+    _require_flower()
+    from mfpo.federation.flower import control, layout
+
+    federation = layout.read(Path(args.folder))
+    chosen = [run for run in control.runs_of(federation) if args.run in (None, run.name)]
+    if args.run and not chosen:
+        raise RunError(f"There is no run {args.run!r} of {args.folder}; `mfpo federation status` shows them.")
+    for run in chosen:
+        if control.state_of(run) in ("running", "waiting"):
+            control.halt(federation, run)
+            print(f"stopped {run.name}; go on with: mfpo federation submit {args.folder} --run {run.name}")
+    return 0
+
+
+def _say(sentence: str) -> None:
+    print(f"mfpo: {time.strftime('%H:%M:%S')} {sentence}", file=sys.stderr, flush=True)
+
+
+def _until_interrupted(serve: Callable[[Callable[[], bool]], None]) -> int:
+    """`serve` is told how to ask whether to stop: behind a script's `&`, Ctrl-C is ignored."""
+    with interrupts() as signals:
+        try:
+            serve(lambda: bool(signals.received))
+        except KeyboardInterrupt:
+            _say("ends.")
+        return signals.exit_code if signals.received else 0

@@ -1,0 +1,187 @@
+"""The folder of a federation, as `mfpo federation init` makes it.
+
+DIR/federation.toml          how many agents, and where the server is
+DIR/server/                  stays with the server: certificates, the agents' public keys, Flower's own files
+DIR/agents/03/               to be copied to the machine of agent 3, and to no other
+DIR/runs/NAME/               a run directory per training run
+"""
+
+import datetime
+import json
+import secrets
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from mfpo.errors import ConfigError, RunError
+from mfpo.federation.flower import keys
+from mfpo.federation.flower.server import Terms
+from mfpo.federation.flower.server_app import ORDER, write_terms
+from mfpo.runs import directory, files
+from mfpo.runs.settings import Settings
+
+FORMAT = 1
+CONFIG, AGENT_CONFIG = "federation.toml", "agent.toml"
+APP = """[project]
+name = "mfpo-federation"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "mfpo"
+
+[tool.flwr.app.components]
+serverapp = "mfpo_app.server_app:app"
+clientapp = "mfpo_app.client_app:app"
+
+[tool.flwr.app.config]
+run = ""
+nodes = ""
+"""
+
+
+class Federation(NamedTuple):
+    """What federation.toml says, and where it is."""
+
+    folder: Path
+    agents: int
+    host: str  # where agents find the server
+    port: int
+    listen: str  # the address the server listens at
+
+    @property
+    def address(self) -> str:
+        """Where agents find the server, as host:port."""
+        return f"{self.host}:{self.port}"
+
+
+class Member(NamedTuple):
+    """What agent.toml says, and where it is."""
+
+    folder: Path
+    number: int
+    server: str
+    report: bool
+    environments: tuple[str, ...]
+
+
+def create(folder: Path, agents: int, host: str, port: int, listen: str, days: int = keys.DAYS) -> Federation:
+    """Make the folder, with new keys."""
+    if agents < 1:
+        raise ConfigError(f"--agents is {agents}, but a federation has at least 1.")
+    if not 0 < port < 65536:
+        raise ConfigError(f"--port is {port}, but ports are 1 to 65535.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} exists already; give a name that is free, so that no keys are lost.")
+    server = folder / "server"
+    try:
+        server.mkdir(parents=True, mode=0o700)
+        hosts = dict.fromkeys((host, "localhost", "127.0.0.1"))
+        keys.write_certificates(server, tuple(hosts), days)
+        keys.write_private(server / "superexec.secret", secrets.token_hex(32).encode())
+        (server / "keys").mkdir()
+        for number in range(agents):
+            _make_member(folder, number, f"{host}:{port}")
+        _make_app(server / "app")
+        (server / "flwr").mkdir()
+        document = {"format": FORMAT, "agents": agents, "host": host, "port": port, "listen": listen}
+        files.replace(folder / CONFIG, tomli_w.dumps(document).encode())
+    except OSError as error:
+        raise RunError(f"Cannot make {folder}: {files.reason(error)}.") from error
+    return Federation(folder, agents, host, port, listen)
+
+
+def _make_member(folder: Path, number: int, server: str) -> None:
+    own = folder / "agents" / f"{number:02d}"
+    own.mkdir(parents=True, mode=0o700)
+    (folder / "server" / "keys" / f"{number:02d}.pub").write_bytes(keys.write_agent_key(own))
+    shutil.copyfile(folder / "server" / "ca.pem", own / "ca.pem")
+    document = {"format": FORMAT, "number": number, "server": server, "report": True, "environments": []}
+    files.replace(own / AGENT_CONFIG, tomli_w.dumps(document).encode())
+
+
+def _make_app(folder: Path) -> None:
+    """What Flower sends to every node: the client app, on its own so that it starts quickly."""
+    package, here = folder / "mfpo_app", Path(__file__).parent
+    package.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(APP)
+    (package / "__init__.py").write_text('"""The Flower app of mfpo."""\n')
+    (package / "server_app.py").write_text("from mfpo.federation.flower import server_app\n\napp = server_app.app\n")
+    for name in ("client_app.py", "frames.py"):
+        shutil.copyfile(here / name, package / name)
+
+
+def read(folder: Path) -> Federation:
+    """The federation in a folder, or a sentence on why it is none."""
+    document = _read(folder / CONFIG, "the folder that `mfpo federation init` made")
+    try:
+        return Federation(
+            folder, int(document["agents"]), str(document["host"]), int(document["port"]), str(document["listen"])
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder / CONFIG} is incomplete ({error}); restore it.") from error
+
+
+def read_member(folder: Path) -> Member:
+    """The agent in a folder, or a sentence on why it is none."""
+    document = _read(folder / AGENT_CONFIG, "an agent's folder, such as DIR/agents/03")
+    for name in ("key", "ca.pem"):
+        if not (folder / name).is_file():
+            raise RunError(f"{folder} has no {name}; copy the whole folder of the agent to this machine.")
+    if (folder / "key").stat().st_mode & 0o077:
+        raise RunError(f"{folder / 'key'} can be read by others; do: chmod 600 {folder / 'key'}")
+    check_valid(folder / "ca.pem")
+    try:
+        environments = tuple(map(str, document["environments"]))
+        report = bool(document["report"])
+        return Member(folder, int(document["number"]), str(document["server"]), report, environments)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder / AGENT_CONFIG} is incomplete ({error}); copy it again from the server.") from error
+
+
+def check_valid(certificate: Path) -> None:
+    """Refuse a certificate that is missing, broken or expired."""
+    try:
+        end = keys.expires(certificate)
+    except (OSError, ValueError) as error:
+        raise RunError(f"The certificate {certificate} cannot be read ({error}); restore it.") from error
+    if end < datetime.datetime.now(datetime.UTC):
+        raise RunError(
+            f"The certificate {certificate} expired on {end:%Y-%m-%d}; make a new federation with "
+            "`mfpo federation init` and copy its folders."
+        )
+
+
+def _read(path: Path, wanted: str) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(f"{path.parent} has no {path.name}; give {wanted}.") from error
+    except OSError as error:
+        raise RunError(f"Cannot read {path}: {files.reason(error)}.") from error
+    except ValueError as error:
+        raise RunError(f"{path} is not valid TOML ({error}); restore it.") from error
+    if document.get("format") != FORMAT:
+        raise RunError(f"{path} has format {document.get('format')}, but this mfpo reads {FORMAT}; use one version.")
+    return document
+
+
+def new_run(
+    federation: Federation, settings: Settings, config: Any, name: str, min_agents: int, timeout: float
+) -> Path:
+    """A run directory for a training run of the federation."""
+    path = directory.create(federation.folder / "runs" / name, settings, config)
+    write_terms(path, Terms(f"{name}-{secrets.token_hex(4)}", min_agents, timeout))
+    files.replace(path / ORDER, json.dumps({"state": "stopped"}).encode())  # until it is submitted
+    return path

@@ -1,0 +1,116 @@
+"""The way to the agents through Flower: questions out to its nodes, answers in as they come.
+
+A node says which agent it is when it is first seen; where the server knows the keys of its agents, Flower has checked
+who it is, and it cannot say otherwise.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from mfpo.errors import MessageRefused
+from mfpo.federation.flower import wire
+from mfpo.federation.flower.frames import Frame
+from mfpo.runs.directory import version
+
+POLL = 0.2  # seconds between two looks for answers
+ROLL_CALL = 2.0  # seconds between two looks for nodes
+AGAIN = 5.0  # seconds until an agent that failed is asked again
+
+Notice = Callable[[str], object]
+
+
+class GridLink:
+    """A `server.Link` over Flower's grid."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        agents: int,
+        timeout: float,
+        notice: Notice,
+        known: Mapping[int, int] | None = None,  # node -> agent, as far as their keys tell
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._grid, self._agents, self._timeout, self._notice, self._sleep = grid, agents, timeout, notice, sleep
+        self._known = known or {}
+        self._homes: dict[int, int] = {}  # agent -> node
+        self._introducing: dict[str, int] = {}  # message -> node that was asked who it is
+        self._greeted: set[int] = set()
+        self._looked = 0.0
+
+    def exchange(self, question: Frame, wanted: Sequence[int]) -> Iterator[tuple[int, Frame] | None]:
+        """See `server.Link`. Agents that come while a round is running take part in it."""
+        open_: dict[str, int] = {}  # message -> agent
+        due = dict.fromkeys(wanted, 0.0)  # agent -> when to ask it
+        while True:
+            self._call_roll()
+            now = time.monotonic()
+            for agent in [agent for agent, when in due.items() if when <= now and agent in self._homes]:
+                for identifier in self._push(question, MessageType.TRAIN, [self._homes[agent]]):
+                    open_[identifier] = agent
+                    del due[agent]
+            answers = list(self._pull(open_))
+            for message in answers:
+                agent = open_.pop(message.metadata.reply_to_message_id)
+                answer = self._read(message, f"The answer of agent {agent}")
+                if answer is None:
+                    due[agent] = time.monotonic() + AGAIN
+                else:
+                    yield agent, answer
+            if not answers:
+                yield None
+                self._sleep(POLL)
+
+    def _push(self, frame: Frame, kind: str, nodes: Iterable[int]) -> list[str]:
+        messages = [Message(wire.to_records(frame), node, kind, ttl=self._timeout) for node in nodes]
+        return [identifier for identifier in self._grid.push_messages(messages) if identifier]
+
+    def _pull(self, identifiers: Iterable[str]) -> Iterable[Message]:
+        asked = list(identifiers)
+        return self._grid.pull_messages(asked) if asked else []
+
+    def _read(self, message: Message, what: str) -> Frame | None:
+        if message.has_error():
+            self._notice(f"{what} is an error: {message.error.reason or 'the node is gone'}; it is asked again.")
+            return None
+        try:
+            return wire.from_records(message.content)
+        except MessageRefused as refusal:
+            self._notice(f"{what}: {refusal}")
+            return Frame({}, {})
+
+    def _call_roll(self) -> None:
+        """Ask nodes that are new who they are, and hear what they say."""
+        if time.monotonic() - self._looked > ROLL_CALL:
+            self._looked = time.monotonic()
+            present = set(self._grid.get_node_ids())
+            self._homes = {agent: node for agent, node in self._homes.items() if node in present}
+            self._greeted &= present
+            hello = Frame({"format": wire.FORMAT, "kind": "hello"}, {})
+            for node in present - self._greeted:
+                self._greeted.add(node)
+                self._introducing |= dict.fromkeys(self._push(hello, MessageType.QUERY, [node]), node)
+        for message in self._pull(self._introducing):
+            node = self._introducing.pop(message.metadata.reply_to_message_id)
+            answer = self._read(message, f"The greeting of node {node}")
+            if answer is None:
+                self._greeted.discard(node)
+            else:
+                self._welcome(node, answer)
+
+    def _welcome(self, node: int, answer: Frame) -> None:
+        agent, theirs = answer.envelope.get("agent"), answer.envelope.get("version")
+        if type(agent) is not int or not 0 <= agent < self._agents:
+            self._notice(f"node {node} says it is agent {str(agent)[:20]}, but there are {self._agents}; left out.")
+        elif self._known.get(node, agent) != agent or (self._known and node not in self._known):
+            self._notice(f"node {node} says it is agent {agent}, but its key is another's; left out.")
+        elif theirs != version():
+            self._notice(f"agent {agent} has mfpo {str(theirs)[:20]}, this is {version()}; install the same; left out.")
+        elif self._homes.get(agent, node) != node:
+            self._notice(f"two nodes say they are agent {agent}; the second is left out. Copy a folder to one machine.")
+        else:
+            self._homes[agent] = node
+            self._notice(f"agent {agent} is there.")

@@ -1,0 +1,124 @@
+"""Processes behind a command: started, watched, started again when they end, and ended with the command."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mfpo.errors import MfpoError
+
+Notice = Callable[[str], object]
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; by default every message waits up to one more
+}
+
+
+def environment(flower_home: Path) -> dict[str, str]:
+    """What Flower's processes are told: to find their like beside this Python, and to send nothing home."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(flower_home), "PYTHONUNBUFFERED": "1"}
+
+
+# Becomes the command it is given, after asking the system to end it (PR_SET_PDEATHSIG) when the process that keeps it
+# is killed, so that no port stays taken. Python's own `preexec_fn` would fork this process, which JAX's threads forbid.
+BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+class Child:
+    """A process that is kept running. Its output goes to a file."""
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        bound = [sys.executable, "-I", "-c", BOUND] if sys.platform == "linux" else []
+        self.name, self._command, self._env, self._log = name, [*bound, *command], dict(env), log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._due, self._pause, self._began = 0.0, 1.0, 0.0
+
+    @property
+    def pid(self) -> int:
+        """Its number, 0 if it is not running."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    def keep(self, notice: Notice) -> None:
+        """Start it if it is due; say so if it has ended. Each time it ends soon, the pause is longer."""
+        now = time.monotonic()
+        if self._process is not None and self._process.poll() is not None:
+            self._pause = 1.0 if now - self._began > 60 else min(2 * self._pause, 30.0)
+            notice(
+                f"{self.name} has ended (code {self._process.returncode}); it starts again in {self._pause:.0f} s. "
+                f"Its last words in {self._log}: {self.last_words()}"
+            )
+            self._process, self._due = None, now + self._pause
+        if self._process is None and now >= self._due:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._env
+                )
+            self._began = now
+            notice(f"{self.name} runs (process {self._process.pid}).")
+
+    def last_words(self) -> str:
+        """Of the end of its output, the last line that sounds like a reason; else the last."""
+        with contextlib.suppress(OSError):
+            text = re.sub(r"\x1b\[\d*m", "", self._log.read_bytes()[-4000:].decode(errors="replace"))
+            lines = [line.strip() for line in reversed(text.splitlines()) if line.strip()]
+            telling = [line for line in lines if re.search("error|failed|could not|refused", line, re.IGNORECASE)]
+            return (telling + lines + ["none"])[0][:300]
+        return "none"
+
+    def end(self) -> None:
+        """Ask it to end; after ten seconds, end it."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+@contextlib.contextmanager
+def kept(children: Sequence[Child]) -> Iterator[None]:
+    """End the children, the last first, however the block ends."""
+    try:
+        yield
+    finally:
+        for child in reversed(children):
+            child.end()
+
+
+def check_port_free(host: str, port: int) -> None:
+    """A sentence if something else listens there."""
+    with socket.socket() as test:
+        test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            test.bind((host, port))
+        except OSError as error:
+            raise MfpoError(
+                f"Cannot listen at {host}:{port} ({(error.strerror or str(error)).lower()}); stop what runs there, or "
+                "change `port` in federation.toml and `server` in every agent.toml."
+            ) from error
+
+
+def free_port() -> int:
+    """A port of this machine that nothing uses."""
+    with socket.socket() as test:
+        test.bind(("127.0.0.1", 0))
+        return int(test.getsockname()[1])
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=1.0):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,139 @@
+"""The Flower apps themselves, with everything but the network between them."""
+
+import importlib.util
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from mfpo.errors import ConfigError
+from mfpo.federation.flower import agent as warm
+from mfpo.federation.flower import client_app, server_app
+from mfpo.federation.flower.server import Terms
+from mfpo.runs import directory, training
+
+_spec = importlib.util.spec_from_file_location("flower_helpers", Path(__file__).with_name("conftest.py"))
+assert _spec is not None and _spec.loader is not None
+helpers = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(helpers)
+
+pytestmark = pytest.mark.xdist_group("flower")
+
+
+class LocalGrid(Grid):
+    """A grid whose nodes are client apps in this process; a node that `fails` answers with an error, once each."""
+
+    def __init__(self, sockets: dict[int, Path], fails: Iterable[int] = ()) -> None:
+        self.sockets, self.fails = sockets, set(fails)
+        self.replies: dict[str, Message] = {}
+        self.kinds: list[str] = []
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any: ...
+
+    def create_message(self, *args: Any, **options: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.sockets)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        identifiers = []
+        for message in messages:
+            identifier, node = f"m{len(self.kinds)}", message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = identifier
+            self.kinds.append(message.metadata.message_type)
+            context = Context(1, node, {"socket": str(self.sockets[node])}, RecordDict(), {})
+            if node in self.fails and message.metadata.message_type == "train":
+                self.fails.discard(node)
+                self.replies[identifier] = Message(Error(1, "the node was lost"), reply_to=message)
+            else:
+                self.replies[identifier] = client_app.app(message, context)
+            identifiers.append(identifier)
+        return identifiers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower tells a process that it starts for an app."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def sockets(make_agents: Callable[..., list[Any]]) -> Iterator[dict[int, Path]]:
+    """Three agents that listen; by the number of their node."""
+    agents, done = make_agents(3), threading.Event()
+    threads = [threading.Thread(target=warm.listen, args=(agent, done.is_set)) for agent in agents]
+    for thread in threads:
+        thread.start()
+    paths = {100 + agent.number: agent.folder / warm.SOCKET for agent in agents}
+    while not all(path.exists() for path in paths.values()):
+        time.sleep(0.02)
+    yield paths
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+def make_run(path: Path, **terms: Any) -> Path:
+    settings, config = helpers.job_of("mfpo", engine="flower")
+    directory.create(path, settings, config)
+    server_app.write_terms(path, Terms("test", **terms))
+    return path
+
+
+def test_a_run_over_the_apps_is_the_run_of_one_process(
+    sockets: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mfpo.federation.flower.link.AGAIN", 0.0)
+    said: list[str] = []
+    nodes = {100: 0, 101: 1, 102: 2}
+    grid = LocalGrid(sockets, fails=[101])
+    run = server_app.train(make_run(tmp_path / "run"), grid, nodes, said.append)
+    alone = training.train(*helpers.job_of("mfpo", devices=1), out=tmp_path / "alone")
+    assert (run.path / "policy.safetensors").read_bytes() == (alone.path / "policy.safetensors").read_bytes()
+    assert run.summary["evaluation"] == alone.summary["evaluation"] and run.summary["engine"] == "flower"
+    differ = {"seconds", "cpu_seconds", "refused"}
+    for ours, theirs in zip(run.metrics, alone.metrics, strict=True):
+        assert {k: v for k, v in ours.items() if k not in differ} == {
+            k: v for k, v in theirs.items() if k not in differ
+        }
+    assert grid.kinds.count("query") == 3 and grid.kinds.count("train") == 10  # one was asked twice
+    assert sorted(said[:3]) == ["agent 0 is there.", "agent 1 is there.", "agent 2 is there."]
+    assert any("agent 1 is an error: the node was lost" in sentence for sentence in said)
+    with pytest.raises(ConfigError, match="mfpo federation submit"):
+        training.resume(run.path, rounds=4)
+
+
+def test_a_node_that_is_not_who_it_says_is_left_out(sockets: dict[int, Path], tmp_path: Path) -> None:
+    said: list[str] = []
+    sockets[103] = sockets[100]  # a rogue with agent 0's answers and another key
+    grid = LocalGrid(sockets)
+    nodes = {101: 1, 102: 2, 103: 0}
+    settings, config = helpers.job_of("mfpo", engine="flower", rounds=1)
+    path = directory.create(tmp_path / "run", settings, config)
+    server_app.write_terms(path, Terms("test", 2, 0.5))
+    run = server_app.train(path, grid, nodes, said.append)
+    assert run.metrics[0]["answered"] == 3
+    assert [sentence for sentence in said if "left out" in sentence] == [
+        "node 100 says it is agent 0, but its key is another's; left out."
+    ]
