@@ -76,7 +76,14 @@ def variant_cases() -> list[Any]:
     with_real_actions = next(env for env in kinds() if isinstance(spec_of(env).action, Box))
     cases = [(name, env, {}) for name in algorithms.list_algorithms() for env in kinds()]
     cases += [(name, with_real_actions, change) for name in algorithms.list_algorithms() for change in variants(name)]
-    return [pytest.param(*case, id="-".join([*case[:2], *(f"{k}={v}" for k, v in case[2].items())])) for case in cases]
+    return [
+        pytest.param(
+            *case,
+            id="-".join([*case[:2], *(f"{k}={v}" for k, v in case[2].items())]),
+            marks=[pytest.mark.slow] if case[2] and case[0] != "mfpo" else [],
+        )
+        for case in cases
+    ]
 
 
 def made_up_batches(algorithm: Algorithm, spec: EnvSpec, seed: int, actors: PyTree) -> Trajectories:
@@ -157,8 +164,10 @@ def test_layouts_are_stable_for_every_choice(name: str, env: str, change: dict[s
     assert {x.shape for x in metrics.values()} == {(AGENTS,)}
 
     uploads = jax.eval_shape(jax.vmap(algorithm.upload), agents)
-    merged, metrics = jax.eval_shape(algorithm.merge, server, uploads, jnp.ones(AGENTS, bool), key)
+    mask = jnp.ones(AGENTS, bool)
+    merged, metrics = jax.eval_shape(algorithm.merge, server, uploads, mask, key)
     assert layout(merged) == layout(server)
+    assert metrics.pop("kept", mask).shape == (AGENTS,)
     assert {x.shape for x in metrics.values()} <= {()}
     assert_plain((server, agents, download, uploads, actor))
 
@@ -183,13 +192,19 @@ class Case(NamedTuple):
         return self.upload(self.agents)
 
     def merged(self, uploads: PyTree, mask: list[bool]) -> tuple[PyTree, dict[str, Array]]:
-        return self.merge(self.server, uploads, jnp.array(mask), jax.random.key(9))
+        """The merged server, and its metrics; of those who were kept, their number."""
+        server, metrics = self.merge(self.server, uploads, jnp.array(mask), jax.random.key(9))
+        return server, metrics | ({"kept": jnp.sum(metrics["kept"])} if "kept" in metrics else {})
 
 
 def pairs() -> list[Any]:
-    """Every algorithm with every kind; networks for frames are slow to compile, so one algorithm stands for all."""
-    slow = [(name, env) for name in algorithms.list_algorithms() for env in kinds() if spec_of(env).stack]
-    slow.remove(next(pair for pair in slow if pair[0] == "mfpo"))
+    """Every algorithm with every kind; what takes long to compile is slow: frames, and all kinds but the first."""
+    slow = [
+        (name, env)
+        for name in algorithms.list_algorithms()
+        for env in kinds()
+        if spec_of(env).stack or (name != "mfpo" and isinstance(spec_of(env).action, Box))
+    ]
     every = [(name, env) for name in algorithms.list_algorithms() for env in kinds()]
     return [pytest.param(pair, id="-".join(pair), marks=[pytest.mark.slow] if pair in slow else []) for pair in every]
 

@@ -205,6 +205,7 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_resumed_from_what_a_kill_leaves_equals_undisturbed(tmp_path):
     settings, config = resolve_options(SMALL)
 
@@ -219,6 +220,7 @@ def test_resumed_from_what_a_kill_leaves_equals_undisturbed(tmp_path):
     assert run.metrics[1]["drift"] == whole.metrics[1]["drift"] > 0
 
 
+@pytest.mark.slow
 def test_the_engines_agree():
     settings, config = resolve_options(SMALL)
     env = envs.make(settings.env)

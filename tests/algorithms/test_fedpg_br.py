@@ -298,6 +298,7 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_resumed_from_what_a_kill_leaves_equals_undisturbed(tmp_path):
     settings, config = resolve_options(SMALL)
 

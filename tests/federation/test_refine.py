@@ -299,6 +299,7 @@ def trained() -> tuple[State, list[RoundLog]]:
     return play(make_engine("inprocess", fedpg_br(), CARTPOLE, 4, 0, devices=1), 3)
 
 
+@pytest.mark.slow
 def test_fedpg_br_gives_the_same_with_both_engines() -> None:
     (state, logs), (state_, logs_) = trained(), play(make_engine("debug", fedpg_br(), CARTPOLE, 4, 0), 3)
     assert sum(log.merge["server_trajectories"] for log in logs) > 0
@@ -334,6 +335,7 @@ np.savez(sys.argv[1], devices=engine.devices, **leaves)
 """
 
 
+@pytest.mark.slow
 def test_two_devices_give_what_one_gives(tmp_path: Path) -> None:
     environment = os.environ | {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",

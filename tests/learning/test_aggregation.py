@@ -207,7 +207,7 @@ def test_the_filter_of_fedpg_br_by_hand():
     """On a line, sigma = 1: V = 2 ln(2·5/0.5) = 5.99, so with B = 24 the first threshold is 2 sqrt(V/24) = 0.9993."""
     threshold = 2 * math.sqrt(2 * math.log(2 * 5 / 0.5) / 24)
     assert 0.99 < threshold < 1.0
-    program = jax.jit(aggregation.fedpg_br)
+    program = jax.jit(aggregation.fedpg_br, static_argnames=("sigma",))
 
     def kept(points, alpha, b=24):
         x = jnp.array(points)[:, None]
