@@ -207,6 +207,7 @@ def played(engine: str) -> tuple[Any, list[Any]]:
     return jax.tree.map(np.array, state), logs
 
 
+@pytest.mark.slow
 def test_both_engines_give_the_same() -> None:
     (one, logs), (two, logs_) = played("inprocess"), played("debug")
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):

@@ -175,7 +175,7 @@ def assert_agree(one: PyTree, two: PyTree, tolerance: float = 2e-5) -> None:
     "choice",
     [
         "natural, value, observations",
-        "adam, time",
+        pytest.param("adam, time", marks=pytest.mark.slow),
         pytest.param("normalised, no server adjustment", marks=pytest.mark.xdist_group("2")),  # share the work
         pytest.param("plain reinforce, initial trajectories", marks=pytest.mark.xdist_group("2")),
     ],

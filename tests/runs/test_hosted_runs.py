@@ -123,6 +123,7 @@ def test_the_example_of_the_documentation_learns_in_different_worlds(
 
 
 @pytest.mark.parametrize(("env_steps", "faults"), [(0, Faults()), (200, Faults(1, "stale", dropout=0.4))])
+@pytest.mark.slow
 def test_engines_agree_on_a_hosted_environment(env_steps: int, faults: Faults) -> None:
     env = envs.make("InvertedPendulum-v5")
     values = {"local_steps": 2, "trajectories": 2, "hidden": [8], "value_hidden": [8], "value_updates": 2}
