@@ -17,6 +17,8 @@ from mfpo.learning import theory
 from mfpo.learning.planner import Pilot
 from mfpo.runs import pilot
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 RUNS, ROUNDS = 64, 12
 

@@ -97,6 +97,7 @@ def test_a_gradient_is_the_mean_over_all_steps():
 
 
 @pytest.mark.parametrize("baseline", ["none", "time", "episode", "value"])
+@pytest.mark.slow
 def test_only_the_first_trajectories_count(baseline):
     """With B_t = 2 of four: what the other two hold means nothing, and the result is that of a batch of two."""
 

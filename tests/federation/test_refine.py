@@ -246,6 +246,7 @@ def hosted(worlds: tuple[Any, ...] = (), copies: type[Line] = Line) -> HostedEnv
 
 
 @both_engines
+@pytest.mark.slow
 def test_with_a_hosted_environment_the_server_refines_on_the_host(engine: str) -> None:
     Line.opened.clear()
     worlds = tuple((("bonus", float(bonus)),) for bonus in range(1, 1 + AGENTS))

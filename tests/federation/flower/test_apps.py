@@ -124,6 +124,7 @@ def test_a_run_over_the_apps_is_the_run_of_one_process(
         training.resume(run.path, rounds=4)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_not_who_it_says_is_left_out(sockets: dict[int, Path], tmp_path: Path) -> None:
     said: list[str] = []
     sockets[103] = sockets[100]  # a rogue with agent 0's answers and another key
@@ -131,7 +132,7 @@ def test_a_node_that_is_not_who_it_says_is_left_out(sockets: dict[int, Path], tm
     nodes = {101: 1, 102: 2, 103: 0}
     settings, config = helpers.job_of("mfpo", engine="flower", rounds=1)
     path = directory.create(tmp_path / "run", settings, config)
-    server_app.write_terms(path, Terms("test", 2, 0.5))
+    server_app.write_terms(path, Terms("test", 2, 15.0))
     run = server_app.train(path, grid, nodes, said.append)
     assert run.metrics[0]["answered"] == 3
     assert [sentence for sentence in said if "left out" in sentence] == [
