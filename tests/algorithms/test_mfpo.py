@@ -123,7 +123,9 @@ def test_the_server_averages_both_and_moves_along_the_mean_direction():
     np.testing.assert_allclose(agent.u, mean_u, rtol=1e-6)
 
 
-@pytest.mark.parametrize("step", ["plain", "normalised", "adam", "natural"])
+@pytest.mark.parametrize(
+    "step", [*(pytest.param(step, marks=pytest.mark.slow) for step in ("plain", "normalised")), "adam", "natural"]
+)
 def test_the_previous_policy_is_recomputed_from_the_download(step):
     algorithm, server, _, uploads = two_agents(replace(PLAIN, step=step))
     after, _ = algorithm.merge(server, uploads, jnp.array([True, True]), KEY)
