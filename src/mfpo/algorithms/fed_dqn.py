@@ -32,16 +32,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfpo.config import option, validate
+from mfpo.algorithms.off_policy_config import OffPolicyConfig
+from mfpo.config import option
 from mfpo.errors import ConfigError
 from mfpo.learning import replay as memory
-from mfpo.learning.images import UNITS, init_trunk, see
-from mfpo.learning.nets import ACTIVATIONS, Layers, apply_mlp, init_mlp
+from mfpo.learning.acting import feature_count
+from mfpo.learning.images import init_trunk, see
+from mfpo.learning.nets import Layers, apply_mlp, init_mlp
 from mfpo.learning.normalisation import normalise
 from mfpo.learning.policies import NEVER, flat
 from mfpo.learning.replay import Learner, Rule, Shared, Transitions
 from mfpo.learning.schedules import geometric
-from mfpo.types import TIME_BLOCK, Algorithm, Array, Discrete, EnvSpec, Key, Metrics, MultiDiscrete, Plan, PyTree
+from mfpo.types import Algorithm, Array, Discrete, EnvSpec, Key, Metrics, MultiDiscrete, Plan, PyTree
 
 NAMES = ("fed_dqn",)
 
@@ -49,40 +51,15 @@ Rating = Callable[[Array, Array], Array]  # theta, observations [n, ...] -> Q_i(
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(OffPolicyConfig):
     """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
 
-    local_steps: int = option(10, "local steps per round", symbol="K", least=1, most=10**6)
-    trajectories: int = option(1, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
-    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
-    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
-    lookahead: int = option(3, "rewards summed before the estimate of what follows", symbol="n", least=1, most=100)
-
-    capacity: int = option(
-        0, "steps an agent's replay holds; 0: 50 episodes, at most 100,000 steps", least=0, most=10**8
-    )
-    warmup: int = option(100, "environment steps of an agent before its first update", least=0)
-    updates_per_step: float = option(0.5, "updates for every environment step", above=0)
-    samples: int = option(64, "steps per update", least=1)
-    stepsize: float = option(1e-3, "Adam stepsize", symbol="α", above=0)
-    stepsize_decay: float = option(1.0, "factor on the stepsize at every local step", above=0)
     target_rate: float = option(0.01, "how fast the target follows, per update", symbol="τ", above=0, most=1)
 
+    lookahead: int = option(3, "rewards summed before the estimate of what follows", symbol="n", least=1, most=100)
     epsilon: float = option(0.02, "least probability of a random action", symbol="ε", least=0, most=1)
     epsilon_steps: int = option(5000, "environment steps of an agent during which ε falls to it from 1", least=1)
     bins: int = option(5, "values of a dimension of a continuous action", least=2)
-    hidden: tuple[int, ...] = option((64, 64), "hidden units of the network", least=1)
-    activation: str = option("relu", "activation of the network", choices=tuple(ACTIVATIONS))
-    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
-
-    @property
-    def segment(self) -> int:
-        """Steps in each of D segments."""
-        return -(-self.env_steps // (self.trajectories * TIME_BLOCK)) * TIME_BLOCK
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        validate(self)
 
 
 class Network(NamedTuple):
@@ -175,7 +152,7 @@ def init_network(config: Config, spec: EnvSpec, grid: Grid, key: Key) -> Network
     """A network whose Q-values are small."""
     key_trunk, key_q = jax.random.split(key)
     trunk = init_trunk(key_trunk, spec.observation_shape) if spec.stack else ()
-    features = UNITS if spec.stack else spec.observation_shape[0]
+    features = feature_count(spec)
     return Network(trunk, init_mlp(key_q, (features, *config.hidden, grid.exists.size), 0.1))
 
 

@@ -34,16 +34,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfpo.config import option, validate
+from mfpo.algorithms.off_policy_config import OffPolicyConfig
+from mfpo.config import option
 from mfpo.errors import ConfigError
 from mfpo.learning import replay as memory
-from mfpo.learning.images import UNITS, init_trunk, see
-from mfpo.learning.nets import ACTIVATIONS, Layers, apply_mlp, init_mlp
+from mfpo.learning.acting import feature_count
+from mfpo.learning.images import init_trunk, see
+from mfpo.learning.nets import Layers, apply_mlp, init_mlp
 from mfpo.learning.normalisation import normalise
 from mfpo.learning.policies import FIRST_OUTPUT_SCALE, flat
 from mfpo.learning.replay import Learner, Rule, Shared, Transitions
 from mfpo.learning.schedules import geometric
-from mfpo.types import TIME_BLOCK, Algorithm, Array, Box, Discrete, EnvSpec, Key, Metrics, Plan, PyTree
+from mfpo.types import Algorithm, Array, Box, Discrete, EnvSpec, Key, Metrics, Plan, PyTree
 
 NAMES = ("fed_sac",)
 
@@ -52,39 +54,13 @@ still = jax.lax.stop_gradient
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(OffPolicyConfig):
     """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
 
-    local_steps: int = option(10, "local steps per round", symbol="K", least=1, most=10**6)
-    trajectories: int = option(1, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
-    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
-    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
-
-    capacity: int = option(
-        0, "steps an agent's replay holds; 0: 50 episodes, at most 100,000 steps", least=0, most=10**8
-    )
     warmup: int = option(100, "environment steps of an agent before its first update, taken at random", least=0)
-    updates_per_step: float = option(0.5, "updates for every environment step", above=0)
-    samples: int = option(64, "steps per update", least=1)
-    stepsize: float = option(1e-3, "Adam stepsize", symbol="α", above=0)
-    stepsize_decay: float = option(1.0, "factor on the stepsize at every local step", above=0)
-    target_rate: float = option(0.005, "how fast the target follows, per update", symbol="τ", above=0, most=1)
-
     initial_temperature: float = option(1.0, "first weight of the entropy", symbol="α₁", above=0)
     least_entropy: float = option(-1.0, "aimed at, per dimension of a continuous action in -1..1", symbol="H̄")
     least_entropy_discrete: float = option(0.3, "aimed at, of a discrete action: this share of log n", least=0, most=1)
-    hidden: tuple[int, ...] = option((64, 64), "hidden units of each of the three networks", least=1)
-    activation: str = option("relu", "activation of the networks", choices=tuple(ACTIVATIONS))
-    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
-
-    @property
-    def segment(self) -> int:
-        """Steps in each of D segments."""
-        return -(-self.env_steps // (self.trajectories * TIME_BLOCK)) * TIME_BLOCK
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        validate(self)
 
 
 class Judges(NamedTuple):
@@ -258,7 +234,7 @@ def init_networks(config: Config, spec: EnvSpec, kind: Kind, key: Key) -> Networ
     """Critics that rate nothing high, and an actor that acts nearly at random."""
     key_trunk, key_actor, *keys = jax.random.split(key, 4)
     trunk = init_trunk(key_trunk, spec.observation_shape) if spec.stack else ()
-    n = UNITS if spec.stack else spec.observation_shape[0]
+    n = feature_count(spec)
     sizes = (n + kind.critic_inputs, *config.hidden, kind.critic_outputs)
     critics = jax.vmap(lambda key: init_mlp(key, sizes, 0.1))(jnp.stack(keys))
     actor = init_mlp(key_actor, (n, *config.hidden, kind.outputs), FIRST_OUTPUT_SCALE)

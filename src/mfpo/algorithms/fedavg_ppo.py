@@ -30,15 +30,13 @@ import jax
 import jax.numpy as jnp
 
 from mfpo.config import option, validate
+from mfpo.learning import acting, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
-from mfpo.learning import estimators, normalisation, schedules, steps, trees
 from mfpo.learning.gradients import distributions, log_probs
-from mfpo.learning.images import UNITS, on_frames, stacks
 from mfpo.learning.nets import ACTIVATIONS
-from mfpo.learning.normalisation import normalise
-from mfpo.learning.policies import SQUASHES, Policy, make_policy
-from mfpo.learning.timeline import map_over_time
-from mfpo.types import TIME_BLOCK, Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
+from mfpo.learning.policies import SQUASHES, Policy
+from mfpo.learning.timeline import map_over_time, segment_length
+from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
 NAMES = ("fedavg_ppo",)
 ADAM = steps.adam(0.9, 0.999, 1e-5)
@@ -77,7 +75,7 @@ class Config:
     @property
     def segment(self) -> int:
         """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
-        return -(-self.env_steps // (self.trajectories * TIME_BLOCK)) * TIME_BLOCK
+        return segment_length(self.env_steps, self.trajectories)
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -115,13 +113,6 @@ class Agent(NamedTuple):
     critic: PyTree  # Learner
 
 
-class Actor(NamedTuple):
-    """What it takes to act."""
-
-    network: PyTree
-    obs: PyTree  # Statistics
-
-
 class Parts(NamedTuple):
     """The configured building blocks, shared by all functions of the algorithm."""
 
@@ -134,17 +125,8 @@ class Parts(NamedTuple):
 def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """FedAvg-PPO for an environment; the number of agents makes no difference to it."""
     c = config
-    seen = spec._replace(observation_shape=(UNITS,)) if spec.stack else spec
-    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
-    policy = on_frames(policy, spec.observation_shape) if spec.stack else policy
+    policy = acting.policy_for(spec, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
     parts = Parts(c, spec, policy, schedules.geometric(c.stepsize, c.stepsize_decay))
-
-    def distribution(actor: Actor, obs: Array) -> PyTree:
-        return policy.distribution(actor.network, normalise(actor.obs, obs))
-
-    def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
-        raw = policy.sample(distribution(actor, obs), key)
-        return policy.action(raw), raw
 
     return Algorithm(
         plan=Plan(c.local_steps, c.trajectories, segment=c.segment),
@@ -152,9 +134,9 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         join=lambda key: join(parts, key),
         download=lambda server: server,
         receive=receive,
-        actor=lambda side: Actor(policy.unravel(side.theta), side.obs),
-        act=act,
-        greedy=lambda actor, obs: policy.action(policy.mode(distribution(actor, obs))),
+        actor=lambda side: acting.Actor(policy.unravel(side.theta), side.obs),
+        act=partial(acting.act, policy),
+        greedy=partial(acting.greedy, policy),
         learn=lambda agent, batch, key: learn(parts, agent, batch, key),
         upload=lambda agent: Upload(agent.theta, agent.obs_seen, value_function.share(agent.critic)),
         merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask),
@@ -165,9 +147,8 @@ def init(parts: Parts, key: Key) -> Server:
     """Fresh networks."""
     c, spec = parts.config, parts.spec
     key_theta, key_phi = jax.random.split(key)
-    obs = normalisation.empty(spec.observation_shape) if c.normalise_observations and not spec.stack else ()
-    n_features = UNITS if spec.stack else spec.observation_shape[0]
-    critic = value_function.init(key_phi, n_features, c.value_hidden)
+    obs = normalisation.start(spec, c.normalise_observations)
+    critic = value_function.init(key_phi, acting.feature_count(spec), c.value_hidden)
     return Server(parts.policy.init(key_theta), jnp.int32(0), obs, critic)
 
 
@@ -193,7 +174,7 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
     """One local step: advantages of fresh trajectories, then several passes over them."""
     c = parts.config
     key_critic, key_policy = jax.random.split(key)
-    obs = stacks(batch, parts.spec.stack) if parts.spec.stack else normalise(agent.obs, batch.obs)
+    obs = acting.seen(parts.spec, agent.obs, batch)
     critic, a, value_loss = advantages(parts, agent, obs, batch, key_critic)
     a = estimators.standardise(a, batch.live) if c.normalise_advantages else a
 
@@ -209,7 +190,7 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
         theta=theta,
         t=t,
         optimiser=optimiser,
-        obs_seen=normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else (),
+        obs_seen=normalisation.observe(agent.obs_seen, batch),
         critic=critic,
     )
     return agent, {"value_loss": value_loss} | change(sampled - log_prob(theta), batch.live, c.clip)
@@ -218,10 +199,7 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
 def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key) -> tuple[PyTree, Array, Array]:
     """GAE [H, D] with the value function as it is; then the value function is trained. Its last loss, too."""
     c = parts.config
-    last_obs = normalise(agent.obs, batch.last_obs)
-    if parts.policy.features:
-        look = jax.vmap(partial(parts.policy.features, parts.policy.unravel(agent.theta)))
-        obs, last_obs = map_over_time(jax.vmap(look), (obs,), batch.length), look(last_obs)
+    obs, last_obs = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
     training = (c.value_updates, c.value_samples, c.value_stepsize)
     options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
     return value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
@@ -291,8 +269,8 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[S
     heard = Server(
         theta=theta,
         t=t,
-        obs=normalisation.merge_all(server.obs, uploads.obs, mask) if server.obs else (),
+        obs=normalisation.merge_all(server.obs, uploads.obs, mask),
         critic=value_function.merge(server.critic, uploads.critic, mask),
     )
-    drift = trees.masked_mean(jax.vmap(lambda x: trees.norm(trees.sub(x, theta)))(uploads.theta), mask)
-    return trees.where(jnp.any(mask), heard, server), {"drift": drift, "stepsize": parts.alpha(t)}
+    metrics = {"drift": trees.drift(uploads.theta, theta, mask), "stepsize": parts.alpha(t)}
+    return trees.where(jnp.any(mask), heard, server), metrics

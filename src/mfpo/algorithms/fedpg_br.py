@@ -36,12 +36,10 @@ import jax
 import jax.numpy as jnp
 
 from mfpo.algorithms.fedpg_br_config import Config
-from mfpo.learning import aggregation, estimators, normalisation, schedules, steps, trees
+from mfpo.learning import acting, aggregation, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
 from mfpo.learning.gradients import log_ratio, policy_gradient
-from mfpo.learning.images import UNITS, on_frames, stacks
-from mfpo.learning.normalisation import normalise
-from mfpo.learning.policies import Policy, make_policy
+from mfpo.learning.policies import Policy
 from mfpo.learning.timeline import map_over_time
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
@@ -89,13 +87,6 @@ class Agent(NamedTuple):
     critic: PyTree  # Learner
 
 
-class Actor(NamedTuple):
-    """What it takes to act."""
-
-    network: PyTree
-    obs: PyTree  # Statistics
-
-
 class Parts(NamedTuple):
     """The configured building blocks, shared by all functions of the algorithm."""
 
@@ -110,19 +101,10 @@ class Parts(NamedTuple):
 def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """FedPG-BR for an environment and a number of agents (which decides how many may be Byzantine)."""
     c = config
-    seen = spec._replace(observation_shape=(UNITS,)) if spec.stack else spec
-    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
-    policy = on_frames(policy, spec.observation_shape) if spec.stack else policy
+    policy = acting.policy_for(spec, c.hidden, c.activation, c.initial_std, c.squash, c.least_std)
     rule, alpha = steps.adam(c.adam_beta1, c.adam_beta2), schedules.geometric(c.stepsize, c.stepsize_decay)
     parts = Parts(c, spec, policy, rule, alpha, agents)
     make_filter(parts, c.trajectories)  # finds out now whether it withstands so many
-
-    def distribution(actor: Actor, obs: Array) -> PyTree:
-        return policy.distribution(actor.network, normalise(actor.obs, obs))
-
-    def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
-        raw = policy.sample(distribution(actor, obs), key)
-        return policy.action(raw), raw
 
     return Algorithm(
         plan=Plan(1, c.trajectories, server_steps=c.server_steps, server_episodes=c.server_trajectories),
@@ -130,9 +112,9 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         join=lambda key: join(parts, key),
         download=lambda server: Download(server.theta, server.batch, server.obs, server.critic),
         receive=receive,
-        actor=lambda side: Actor(policy.unravel(side.theta), side.obs),
-        act=act,
-        greedy=lambda actor, obs: policy.action(policy.mode(distribution(actor, obs))),
+        actor=lambda side: acting.Actor(policy.unravel(side.theta), side.obs),
+        act=partial(acting.act, policy),
+        greedy=partial(acting.greedy, policy),
         learn=lambda agent, batch, key: learn(parts, agent, batch, key),
         upload=lambda agent: Upload(
             agent.g, agent.obs_seen, value_function.share(agent.critic) if agent.critic else ()
@@ -166,9 +148,8 @@ def init(parts: Parts, key: Key) -> Server:
     c, spec = parts.config, parts.spec
     key_theta, key_phi, key_batch = jax.random.split(key, 3)
     theta = parts.policy.init(key_theta)
-    obs = normalisation.empty(spec.observation_shape) if c.normalise_observations and not spec.stack else ()
-    n_features = UNITS if spec.stack else spec.observation_shape[0]
-    critic = value_function.init(key_phi, n_features, c.value_hidden) if c.baseline == "value" else ()
+    obs = normalisation.start(spec, c.normalise_observations)
+    critic = value_function.init(key_phi, acting.feature_count(spec), c.value_hidden) if c.baseline == "value" else ()
     nothing, step = trees.zeros_like(theta), parts.rule.init(theta)
     return Server(theta, theta, nothing, draw_batch(c, key_batch), jnp.int32(0), step, obs, critic)
 
@@ -195,9 +176,10 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
     """The gradient from the first B_t trajectories."""
     c = parts.config
     batch = first_columns(batch, agent.batch)
-    obs, seen, last_seen = look(parts, agent.theta, agent.obs, batch)
+    obs = acting.seen(parts.spec, agent.obs, batch)
     critic, metrics = agent.critic, {}
     if critic:
+        seen, last_seen = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
         options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training)
         critic, a, loss = value_function.advantages(critic, seen, last_seen, batch, key, options)
@@ -205,8 +187,8 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
     else:
         a = monte_carlo(batch, agent.batch, c.gamma, c.baseline)
     g, _ = gradient(parts, agent.theta, obs, batch, scaled(c, a, batch))
-    statistics = normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else ()
-    return agent._replace(g=g, obs_seen=statistics, critic=critic), {"gradient_norm": trees.norm(g)} | metrics
+    agent = agent._replace(g=g, obs_seen=normalisation.observe(agent.obs_seen, batch), critic=critic)
+    return agent, {"gradient_norm": trees.norm(g)} | metrics
 
 
 def first_columns(batch: Trajectories, n: Array) -> Trajectories:
@@ -218,16 +200,6 @@ def first_columns(batch: Trajectories, n: Array) -> Trajectories:
         terminated=batch.terminated & used,
         truncated=batch.truncated & used,
     )
-
-
-def look(parts: Parts, theta: PyTree, statistics: PyTree, batch: Trajectories) -> tuple[Array, Array, Array]:
-    """The observations as the policy sees them, and as the value function sees them and the last ones."""
-    policy, last = parts.policy, normalise(statistics, batch.last_obs)
-    obs = stacks(batch, parts.spec.stack) if parts.spec.stack else normalise(statistics, batch.obs)
-    if policy.features is None or parts.config.baseline != "value":
-        return obs, obs, last
-    features = jax.vmap(partial(policy.features, policy.unravel(theta)))
-    return obs, map_over_time(jax.vmap(features), (obs,), batch.length), features(last)
 
 
 def monte_carlo(batch: Trajectories, n: Array, gamma: float, baseline: str) -> Array:
@@ -268,7 +240,7 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array, key: Key) 
         batch=draw_batch(parts.config, key_batch),
         remaining=steps_ - 1,
         step=server.step,
-        obs=normalisation.merge_all(server.obs, uploads.obs, kept) if server.obs else (),
+        obs=normalisation.merge_all(server.obs, uploads.obs, kept),
         critic=value_function.merge(server.critic, uploads.critic, kept) if server.critic else (),
     )
     heard = trees.where(jnp.any(kept), move(parts, heard, mu), server)
@@ -287,8 +259,9 @@ def move(parts: Parts, server: Server, v: PyTree) -> Server:
 def refine(parts: Parts, server: Server, batch: Trajectories) -> tuple[Server, Metrics]:
     """One more step: along mu, corrected by how the gradient changed since theta_0 on the server's own trajectories."""
     c = parts.config
-    obs, seen, last_seen = look(parts, server.theta, server.obs, batch)
+    obs = acting.seen(parts.spec, server.obs, batch)
     if server.critic:
+        seen, last_seen = acting.features(parts.policy, server.theta, server.obs, obs, batch)
         v = map_over_time(lambda x: value_function.value(server.critic, x, c.activation), (seen,), batch.length)
         last = value_function.value(server.critic, last_seen, c.activation)
         a = estimators.generalised_advantage(batch, v, last, c.gamma, c.gae_lambda)

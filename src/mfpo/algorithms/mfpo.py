@@ -34,13 +34,11 @@ import jax
 import jax.numpy as jnp
 
 from mfpo.algorithms.mfpo_config import Config
+from mfpo.learning import acting, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
-from mfpo.learning import estimators, normalisation, schedules, steps, trees
 from mfpo.learning.gradients import log_ratio, policy_gradient, reweighted_gradient
-from mfpo.learning.images import UNITS, on_frames, stacks
-from mfpo.learning.normalisation import normalise
-from mfpo.learning.policies import Policy, make_policy
-from mfpo.learning.timeline import map_over_time, sample_live
+from mfpo.learning.policies import Policy
+from mfpo.learning.timeline import sample_live
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
 NAMES = ("mfpo",)
@@ -84,13 +82,6 @@ class Agent(NamedTuple):
     critic: PyTree  # Learner
 
 
-class Actor(NamedTuple):
-    """What it takes to act."""
-
-    network: PyTree
-    obs: PyTree  # Statistics
-
-
 class Parts(NamedTuple):
     """The configured building blocks, shared by all functions of the algorithm."""
 
@@ -105,19 +96,10 @@ class Parts(NamedTuple):
 def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     """MFPO for an environment and a number of agents (only the theorem's schedules depend on the latter)."""
     c = config
-    seen = spec._replace(observation_shape=(UNITS,)) if spec.stack else spec
-    policy = make_policy(seen, c.hidden, c.activation, c.initial_std, c.squash, c.least_std, c.state_std)
-    policy = on_frames(policy, spec.observation_shape) if spec.stack else policy
+    policy = acting.policy_for(spec, c.hidden, c.activation, c.initial_std, c.squash, c.least_std, c.state_std)
     rule = steps.make(c.step, c.step_memory, c.adam_beta1, c.adam_beta2, c.cg_iterations, c.cg_damping)
     parts = Parts(c, spec, policy, rule, *schedules.make(c, agents))
     batches = max(c.initial_trajectories // c.trajectories, 1)
-
-    def distribution(actor: Actor, obs: Array) -> PyTree:
-        return policy.distribution(actor.network, normalise(actor.obs, obs))
-
-    def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
-        raw = policy.sample(distribution(actor, obs), key)
-        return policy.action(raw), raw
 
     return Algorithm(
         plan=Plan(c.local_steps, c.trajectories, initial_steps=batches - 1, segment=c.segment),
@@ -125,9 +107,9 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         join=lambda key: join(parts, key),
         download=lambda server: server if config.server_adjustment else server._replace(u=(), step=()),
         receive=lambda agent, download: receive(parts, agent, download),
-        actor=lambda side: Actor(policy.unravel(side.theta), side.obs),
-        act=act,
-        greedy=lambda actor, obs: policy.action(policy.mode(distribution(actor, obs))),
+        actor=lambda side: acting.Actor(policy.unravel(side.theta), side.obs),
+        act=partial(acting.act, policy),
+        greedy=partial(acting.greedy, policy),
         learn=lambda agent, batch, key: learn(parts, batches, agent, batch, key),
         upload=lambda agent: upload(parts, agent),
         merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask),
@@ -139,9 +121,8 @@ def init(parts: Parts, key: Key) -> Server:
     c, spec = parts.config, parts.spec
     key_theta, key_phi = jax.random.split(key)
     theta = parts.policy.init(key_theta)
-    obs = normalisation.empty(spec.observation_shape) if c.normalise_observations and not spec.stack else ()
-    n_features = UNITS if spec.stack else spec.observation_shape[0]
-    critic = value_function.init(key_phi, n_features, c.value_hidden) if c.baseline == "value" else ()
+    obs = normalisation.start(spec, c.normalise_observations)
+    critic = value_function.init(key_phi, acting.feature_count(spec), c.value_hidden) if c.baseline == "value" else ()
     return Server(theta, trees.zeros_like(theta), jnp.int32(0), parts.rule.init(theta), obs, critic)
 
 
@@ -179,7 +160,7 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     """One local step: a direction from fresh trajectories and, unless the server takes it, the move along it."""
     c = parts.config
     key_fisher, key_critic = jax.random.split(key)
-    obs = stacks(batch, parts.spec.stack) if parts.spec.stack else normalise(agent.obs, batch.obs)
+    obs = acting.seen(parts.spec, agent.obs, batch)
     agent, advantage, critic_metrics = advantages(parts, agent, obs, batch, key_critic)
     g, g_tm1, weight_metrics = gradients(parts, agent, obs, batch, advantage)
 
@@ -208,7 +189,7 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
         t=t,
         gathered=gathered,
         step=step,
-        obs_seen=normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else (),
+        obs_seen=normalisation.observe(agent.obs_seen, batch),
     )
     return agent, norms | weight_metrics | critic_metrics
 
@@ -239,10 +220,7 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
     c = parts.config
     metrics: Metrics = {}
     if agent.critic:
-        last_obs = normalise(agent.obs, batch.last_obs)
-        if parts.policy.features:
-            look = jax.vmap(partial(parts.policy.features, parts.policy.unravel(agent.theta)))
-            obs, last_obs = map_over_time(jax.vmap(look), (obs,), batch.length), look(last_obs)
+        obs, last_obs = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
         options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
         critic, a, loss = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
@@ -277,8 +255,8 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[S
         u=u,
         t=t,
         step=step,
-        obs=normalisation.merge_all(server.obs, uploads.obs, mask) if server.obs else (),
+        obs=normalisation.merge_all(server.obs, uploads.obs, mask),
         critic=value_function.merge(server.critic, uploads.critic, mask) if server.critic else (),
     )
-    drift = trees.masked_mean(jax.vmap(lambda theta: trees.norm(trees.sub(theta, mean)))(uploads.theta), mask)
-    return trees.where(jnp.any(mask), heard, server), {"drift": drift, "stepsize": alpha}
+    metrics = {"drift": trees.drift(uploads.theta, mean, mask), "stepsize": alpha}
+    return trees.where(jnp.any(mask), heard, server), metrics

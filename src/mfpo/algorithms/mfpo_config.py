@@ -7,7 +7,7 @@ from mfpo.errors import ConfigError
 from mfpo.learning import estimators, steps
 from mfpo.learning.nets import ACTIVATIONS
 from mfpo.learning.policies import SQUASHES
-from mfpo.types import TIME_BLOCK
+from mfpo.learning.timeline import segment_length
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Config:
     @property
     def segment(self) -> int:
         """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
-        return -(-self.env_steps // (self.trajectories * TIME_BLOCK)) * TIME_BLOCK
+        return segment_length(self.env_steps, self.trajectories)
 
     def __post_init__(self) -> None:
         """Check ranges, then the combinations that make no sense."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from mfpo.federation import round as federation_round
 from mfpo.federation.faults import NONE, Faults, as_acted
 from mfpo.federation.logs import RoundLog, StepLog, host_log
-from mfpo.federation.round import Engine, Service, State, Work
+from mfpo.federation.round import Engine, Service, State
 from mfpo.federation.sampling import make_sampler, make_server_sampler
 from mfpo.types import Algorithm, Env, HostedEnv, PyTree
 
@@ -19,8 +19,7 @@ NAMES = ("debug",)
 def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int, faults: Faults = NONE) -> Engine:
     """One agent after the other, one step after the other, each checked. Uses one device whatever `devices` says."""
     key = jax.random.key(seed)
-    work = federation_round.make_work(algorithm, faults)
-    work = Work(*[jax.jit(part) for part in work[:4]])._replace(lie=work.lie and jax.jit(work.lie))
+    work = federation_round.compiled(federation_round.make_work(algorithm, faults))
     service = federation_round.make_service(algorithm)
     service = Service(service.merge, *[jax.jit(part) for part in service[1:]])
     sample = make_sampler(env, as_acted(algorithm, env.spec, faults), agents)

@@ -108,7 +108,6 @@ def hosted_round(
     server_sample = server_sampler and _from_first(devices, server_sampler)
 
     attend = jax.jit(functools.partial(federation_round.attend, faults, agents))
-    finish = jax.jit(functools.partial(federation_round.after_round, faults))
 
     def program(state: State, seed: Key, number: int, steps: int) -> tuple[State, StepLog, ServiceLog, Attendance]:
         present = attend(seed, jnp.int32(number))
@@ -121,9 +120,8 @@ def hosted_round(
         server, service_log = federation_round.serve(
             service, server_sample, loop, state.server, uploads, present.answers, seed, count
         )
-        if unreliable(faults):
-            return finish(present, server, members, state.agents), log, service_log, present
-        return State(server, members), log, service_log, present
+        after = federation_round.after_round(faults, present, server, members, state.agents)
+        return after, log, service_log, present
 
     return program
 

@@ -154,6 +154,11 @@ def make_work(algorithm: Algorithm, faults: Faults = faulty.NONE) -> Work:
     return Work(receive, prepare, learn, upload, lie if lying else None)
 
 
+def compiled(work: Work) -> Work:
+    """The parts, each compiled by itself."""
+    return Work(*[jax.jit(part) for part in work[:4]])._replace(lie=work.lie and jax.jit(work.lie))
+
+
 def local_step(
     work: Work, sample: Sampler, agents: PyTree, ids: Array, seed: Key, round_number: Array, step: Array
 ) -> tuple[PyTree, StepLog]:

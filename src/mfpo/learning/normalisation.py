@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from mfpo.learning import trees
-from mfpo.types import Array
+from mfpo.types import Array, EnvSpec, PyTree, Trajectories
 
 CLIP = 10.0  # normalised observations are cut off here
 
@@ -21,6 +21,16 @@ class Statistics(NamedTuple):
 def empty(shape: tuple[int, ...]) -> Statistics:
     """Nothing seen yet: normalising with it changes nothing."""
     return Statistics(jnp.float32(0.0), jnp.zeros(shape), jnp.zeros(shape))
+
+
+def start(spec: EnvSpec, wanted: bool) -> Statistics | tuple[()]:
+    """Empty statistics of an environment's observations; () if they are not wanted. Frames have none."""
+    return empty(spec.observation_shape) if wanted and not spec.stack else ()
+
+
+def observe(seen: Statistics | tuple[()], batch: Trajectories) -> Statistics | tuple[()]:
+    """`seen` and what is in the batch; () stays ()."""
+    return merge(seen, gather(batch.obs, batch.live)) if seen else ()
 
 
 def gather(x: Array, present: Array) -> Statistics:
@@ -39,8 +49,10 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(n, a.mean + delta * share, a.m2 + b.m2 + delta**2 * a.n * share)
 
 
-def merge_all(start: Statistics, many: Statistics, mask: Array) -> Statistics:
-    """`start` merged with every masked entry of `many` (leading axis)."""
+def merge_all(start: PyTree, many: PyTree, mask: Array) -> PyTree:
+    """`start` merged with every masked entry of `many` (leading axis); () stays ()."""
+    if not start:
+        return ()
     many = trees.keep(mask, many)
     n = jnp.sum(many.n)
     mean = jnp.tensordot(many.n, many.mean, axes=1) / jnp.maximum(n, 1.0)

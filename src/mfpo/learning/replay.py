@@ -173,9 +173,8 @@ class Rule(NamedTuple):
 
 
 def start(theta: Array, spec: EnvSpec, normalise_observations: bool) -> Shared:
-    """The server before the first round. Frames are never normalised."""
-    obs = normalisation.empty(spec.observation_shape) if normalise_observations and not spec.stack else ()
-    return Shared(theta, jnp.float32(0.0), jnp.float32(0.0), obs)
+    """The server before the first round."""
+    return Shared(theta, jnp.float32(0.0), jnp.float32(0.0), normalisation.start(spec, normalise_observations))
 
 
 def join(server: Shared, target: Array, replay: Replay) -> Learner:
@@ -218,7 +217,7 @@ def learn(rule: Rule, agent: Learner, batch: Trajectories, key: Key) -> tuple[Le
     shapes = jax.eval_shape(lambda: update(jnp.int32(0), (*now, {})))[3]
     nothing = {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items()}
     theta, target, optimiser, metrics = jax.lax.fori_loop(0, updates, update, (*now, nothing))
-    seen = normalisation.merge(agent.obs_seen, normalisation.gather(batch.obs, batch.live)) if agent.obs else ()
+    seen = normalisation.observe(agent.obs_seen, batch)
     return Learner(theta, target, optimiser, replay, agent.t + 1, agent.steps + steps, agent.obs, seen), metrics
 
 
@@ -230,6 +229,5 @@ def upload(agent: Learner) -> Shared:
 def merge(server: Shared, uploads: Shared, mask: Array) -> tuple[Shared, Metrics]:
     """FedAvg: the mean of those who answered."""
     mean: Shared = trees.masked_mean(uploads, mask)
-    mean = mean._replace(obs=normalisation.merge_all(server.obs, uploads.obs, mask) if server.obs else ())
-    drift = trees.masked_mean(jnp.linalg.norm(uploads.theta - mean.theta, axis=1), mask)
-    return trees.where(jnp.any(mask), mean, server), {"drift": drift}
+    mean = mean._replace(obs=normalisation.merge_all(server.obs, uploads.obs, mask))
+    return trees.where(jnp.any(mask), mean, server), {"drift": trees.drift(uploads.theta, mean.theta, mask)}

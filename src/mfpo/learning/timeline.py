@@ -13,6 +13,15 @@ from mfpo.learning import trees
 from mfpo.types import TIME_BLOCK, Array, Key, PyTree, Trajectories
 
 
+def segment_length(env_steps: int, columns: int) -> int:
+    """Slots in each of D segments that hold so many steps together: whole blocks. 0 steps: no segments.
+
+    >>> segment_length(1000, 4), segment_length(1, 1), segment_length(0, 4)
+    (250, 50, 0)
+    """
+    return -(-env_steps // (columns * TIME_BLOCK)) * TIME_BLOCK
+
+
 def _blocks(length: Array) -> Array:
     return (length + TIME_BLOCK - 1) // TIME_BLOCK
 

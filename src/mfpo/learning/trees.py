@@ -59,6 +59,12 @@ def keep(mask: Array, a: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0), a)
 
 
+def drift(stacked: PyTree, mean: PyTree, mask: Array) -> Array:
+    """How far the entries of the leading axis whose mask is true are from their mean, on average."""
+    apart: Array = masked_mean(jax.vmap(lambda x: norm(sub(x, mean)))(stacked), mask)
+    return apart
+
+
 def masked_mean(a: PyTree, mask: Array) -> PyTree:
     """The mean over the leading axis of the entries whose mask is true."""
     n = jnp.maximum(jnp.sum(mask), 1)

@@ -11,7 +11,6 @@ import numpy as np
 from mfpo.federation import round as federation_round
 from mfpo.federation.faults import Faults, as_acted
 from mfpo.federation.logs import StepLog
-from mfpo.federation.round import Work
 from mfpo.federation.sampling import make_sampler
 from mfpo.rollout import Sampler
 from mfpo.runs.settings import Settings
@@ -53,8 +52,7 @@ def _program(algorithm: Algorithm, env: Env, faults: Faults, number: int) -> Cal
     own = env._replace(worlds=env.worlds[number : number + 1])
     if isinstance(own, PureEnv):
         return _compiled(algorithm, own, faults)
-    work = federation_round.make_work(algorithm, faults)
-    work = Work(*[jax.jit(part) for part in work[:4]])._replace(lie=work.lie and jax.jit(work.lie))
+    work = federation_round.compiled(federation_round.make_work(algorithm, faults))
     loop = federation_round.host_loop(f"agent {number}")
     return functools.partial(federation_round.local, work, _own_sampler(algorithm, own, faults), loop)
 
