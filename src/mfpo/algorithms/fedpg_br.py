@@ -24,8 +24,8 @@ What the paper leaves open, or its released code does otherwise, and what is don
 - If no vector has enough others near it, the filter keeps the one in the densest place (`aggregation`); the released
   code then goes on without mu. That code also ends a round early when the mean ratio leaves 1 ± 0.005; this does not.
 - Agents always sample B_max trajectories and use the first B_t.
-- What the agents share besides (value function, statistics of observations) is merged from those the filter kept. Both
-  are of this round when the server refines, and mu was measured with those of the round before.
+- What the agents share besides (value function, statistics of observations) the filter does not see: it is the median
+  of those it kept. Both are of this round when the server refines, and mu was measured with those of the round before.
 - Everything in Config beyond the paper's symbols is ours; `presets/*.toml` has the printed settings as "paper".
 """
 
@@ -232,6 +232,8 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array, key: Key) 
     """Filter the gradients, take the first step along what remains, and draw N_t and the next B_t."""
     key_steps, key_batch = jax.random.split(key)
     mu, kept = make_filter(parts, server.batch)(uploads.g, aggregation.finite(uploads, mask))
+    besides, _ = aggregation.median((uploads.obs, uploads.critic), kept)
+    obs, critic = trees.repeat(besides, mask.shape[0])
     steps_ = draw_steps(parts.config, server.batch, key_steps)
     heard = Server(
         theta=server.theta,
@@ -240,8 +242,8 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array, key: Key) 
         batch=draw_batch(parts.config, key_batch),
         remaining=steps_ - 1,
         step=server.step,
-        obs=normalisation.merge_all(server.obs, uploads.obs, kept),
-        critic=value_function.merge(server.critic, uploads.critic, kept) if server.critic else (),
+        obs=normalisation.merge_all(server.obs, obs, kept),
+        critic=value_function.merge(server.critic, critic, kept) if server.critic else (),
     )
     heard = trees.where(jnp.any(kept), move(parts, heard, mu), server)
     steps_ = jnp.where(jnp.any(kept), steps_, 0)

@@ -20,7 +20,9 @@ class Config:
     gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
 
     suspected: float = option(0.0, "share of the agents that may be Byzantine", symbol="α", least=0, most=1)
-    sigma: float = option(1.0, "bound on the noise of a gradient, for the filter", symbol="σ", above=0)
+    sigma: float = option(
+        0.0, "what one trajectory may add to a gradient; 0: judged by how far apart they are", symbol="σ", least=0
+    )
     delta: float = option(0.6, "chance that an honest one is further off", symbol="δ", above=0, most=1)
     weights: str = option("action", "product of probability ratios per ...", symbol="ω", choices=estimators.WEIGHTS)
     weight_cap: float = option(2.0, "upper bound of an importance weight; inf is the paper's", above=0)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from mfpo.errors import ConfigError
-from mfpo.learning import aggregation
+from mfpo.learning import aggregation, trees
 from mfpo.types import Algorithm, Array, Key, Metrics, PyTree
 
 OWN = "own"  # what the algorithm does by itself
@@ -35,8 +35,8 @@ def robust(algorithm: Algorithm, rule: str, agents: int, byzantine: int) -> Algo
         finite = aggregation.finite(uploads, mask)
         chosen = [combine(field, finite) if jax.tree.leaves(field) else (field, finite) for field in uploads]
         combined, kept = type(uploads)(*[field for field, _ in chosen]), chosen[0][1]
-        same = jax.tree.map(lambda x, y: jnp.broadcast_to(y.astype(x.dtype), x.shape), uploads, combined)
-        server, metrics = algorithm.merge(server, same, finite, key)
+        same = jax.tree.map(lambda x, y: y.astype(x.dtype), uploads, combined)
+        server, metrics = algorithm.merge(server, trees.repeat(same, agents), finite, key)
         metrics.pop("drift", None)  # of what was sent, which is not what was merged
         return server, metrics | {"rejected": jnp.sum(mask & ~finite), "kept": kept}
 

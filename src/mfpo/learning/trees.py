@@ -59,6 +59,11 @@ def keep(mask: Array, a: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, 0), a)
 
 
+def repeat(a: PyTree, times: int) -> PyTree:
+    """A new leading axis, along which a is the same."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (times, *x.shape)), a)
+
+
 def drift(stacked: PyTree, mean: PyTree, mask: Array) -> Array:
     """How far the entries of the leading axis whose mask is true are from their mean, on average."""
     apart: Array = masked_mean(jax.vmap(lambda x: norm(sub(x, mean)))(stacked), mask)

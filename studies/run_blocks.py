@@ -1,0 +1,170 @@
+"""Blocks of the pages that tell of single runs: those under results/runs, results/search and results/compare."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfpo.reporting.comparison import table_of
+from mfpo.reporting.records import Record, load_record
+from mfpo.reporting.tables import markdown
+
+RESULTS = Path(__file__).parent.parent / "results"
+SOLVED = 475.0
+
+
+def records(pattern: str, folder: str = "runs") -> list[Record]:
+    """The committed runs whose folder matches."""
+    return [load_record(path) for path in sorted((RESULTS / folder).glob(pattern))]
+
+
+def rounds_to(rows: list[dict[str, Any]], score: float) -> float:
+    """The first round whose mean return reaches the score; nan if none does."""
+    return next((float(row["round"]) for row in rows if row["return_mean"] >= score), float("nan"))
+
+
+def scores() -> str:
+    """The two environments at default settings, next to the paper."""
+    rows = []
+    for env, folder, solved_at, printed in (
+        ("CartPole-v1", "cartpole-seed*", SOLVED, "500.0 ± 0.0"),
+        ("Pendulum-v1", "pendulum-seed*", -200.0, "−115.5 ± 51.4"),
+    ):
+        runs = records(folder)
+        means = [run.summary["evaluation"]["mean"] for run in runs]
+        episodes = runs[0].summary["evaluation"]["episodes"]
+        solved = [rounds_to(run.rows, solved_at) for run in runs]
+        rows.append(
+            (
+                env,
+                f"{np.mean(means):.1f}".replace("-", "−"),
+                f"{min(means):.1f} … {max(means):.1f}".replace("-", "−"),
+                f"{len(runs)} seeds × {episodes:,} episodes",
+                f"{np.mean(solved):.1f} (worst {max(solved):.0f}) to {solved_at:.0f}".replace("-", "−"),
+                printed,
+            )
+        )
+    return markdown(("environment", "score", "worst … best seed", "measured on", "rounds", "the paper"), rows)
+
+
+def agents() -> str:
+    """How many rounds and trajectories it takes with N agents."""
+    groups: dict[int, list[Record]] = {}
+    for run in [*records("agents*"), *records("cartpole-seed[012]")]:
+        groups.setdefault(run.settings["agents"], []).append(run)
+    rows = []
+    for n, runs in sorted(groups.items()):
+        rounds = np.array([rounds_to(run.rows, SOLVED) for run in runs])
+        per_round = runs[0].rows[0]["trajectories_per_agent"]
+        mean = float(np.mean(rounds))
+        rows.append((str(n), f"{mean:.1f}", f"{mean * per_round:,.0f}", f"{mean * per_round * n:,.0f}", str(len(runs))))
+    return markdown(("agents", "rounds to 475", "trajectories per agent", "trajectories in all", "seeds"), rows)
+
+
+def paper() -> str:
+    """The printed settings, run literally."""
+    names = {"paper": "1e-4 × 0.99^t (decreasing, as the text says)", "paper-growing": "1e-4 × 0.99^−t (as printed)"}
+    rows = []
+    for run in records("paper*"):
+        last = run.summary.get("evaluation", {}).get("mean")
+        best = max(row["return_mean"] for row in run.rows) if run.rows else float("nan")
+        outcome = f"{last:.1f}" if last is not None else f"not finite in round {len(run.rows) + 1}"
+        first = f"{run.rows[0]['return_mean']:.1f}" if run.rows else "–"
+        cells = (run.settings["env"], names[run.settings["preset"]], first, f"{best:.1f}" if run.rows else "–", outcome)
+        rows.append(tuple(cell.replace("-1", "−1") if i > 1 else cell for i, cell in enumerate(cells)))
+    return markdown(("environment", "stepsize", "round 1", "best round", "final score"), rows)
+
+
+def speed() -> str:
+    """The figures of benchmarks/speed.py."""
+    values = json.loads((RESULTS / "speed.json").read_text())
+    return markdown(("what", "measured"), [(name, f"{value:,}") for name, value in values.items()])
+
+
+def search(name: str) -> str:
+    """What was tried: the average of the training episodes on the way, and the score of the final policy."""
+    lines = []
+    for run in records(f"{name}-*", "search"):
+        at = {row["env_steps"]: row["return_mean"] for row in run.rows}
+        score = run.summary.get("evaluation", {})
+        judged = score and run.summary["rounds"] == len(run.rows)
+        lines.append(
+            (
+                run.path.name.removeprefix(f"{name}-"),
+                str(run.settings["seed"]),
+                *(f"{at[steps]:,.0f}" if steps in at else "–" for steps in (1_000_000, 2_000_000, 4_000_000)),
+                f"{run.rows[-1]['return_mean']:,.0f} at {run.rows[-1]['env_steps'] / 1e6:.1f} million",
+                f"{score['mean']:,.0f} ± {score['std']:,.0f}" if judged else "–",
+            )
+        )
+    return markdown(("trial", "seed", "1 million", "2 million", "4 million", "at the end", "final policy"), lines)
+
+
+def locomotion() -> str:
+    """MuJoCo at default settings and the same without momentum and without the correction."""
+    rows = []
+    for env, name, printed in (
+        ("Hopper-v5", "hopper", "3,030.9 ± 68.8"),
+        ("HalfCheetah-v5", "halfcheetah", "10,794.8 ± 520.2"),
+    ):
+        for method, folder in (("MFPO", "mfpo"), ("ν = 0", "no-momentum"), ("heavy-ball", "heavy-ball")):
+            runs = records(f"{name}-{folder}-seed*")
+            if not runs:
+                continue
+            means = [run.summary["evaluation"]["mean"] for run in runs]
+            steps = max(run.rows[-1]["env_steps"] for run in runs)
+            rows.append(
+                (
+                    env,
+                    method,
+                    f"{np.mean(means):,.0f}",
+                    " ".join(f"{mean:,.0f}" for mean in means),
+                    f"{steps / 1e6:.1f} million",
+                    printed if method == "MFPO" else "",
+                )
+            )
+    return markdown(("environment", "method", "score", "seeds", "environment steps, all agents", "the paper"), rows)
+
+
+def untuned() -> str:
+    """Environments that nothing was tuned for, next to acting at random."""
+    random = json.loads((RESULTS / "random.json").read_text())["mean"]
+    rows = []
+    for run in records("untuned-*"):
+        env = run.settings["env"]
+        steps, score = run.rows[-1]["env_steps"], run.summary["evaluation"]["mean"]
+        cells = (f"{random[env]:.1f}", f"{run.rows[0]['return_mean']:.1f}", f"{score:.1f}")
+        rows.append(
+            (f"`{env}`", *(cell.replace("-", "−") for cell in cells), f"{steps:,}", str(run.settings["agents"]))
+        )
+    header = ("environment", "at random", "first round", "final policy", "environment steps", "agents")
+    return markdown(header, rows)
+
+
+def comparison(name: str) -> str:
+    """All algorithms on one environment."""
+    lines = []
+    for row in table_of([run.path for run in records("*", f"compare/{name}")]):
+        runs = records(f"{row['algorithm']}-*", f"compare/{name}")
+        costs = [cost_to(run.rows, SOLVED) for run in runs]
+        reached = [cost for cost in costs if cost is not None]
+        low, high = row["interval"]
+        lines.append(
+            (
+                row["algorithm"],
+                f"{row['mean']:.1f}",
+                f"{row['iqm']:.1f} [{low:.1f}, {high:.1f}]",
+                f"{min(row['scores']):.1f}",
+                f"{np.mean(reached):,.0f} ({len(reached)} of {len(runs)})" if reached else f"none of {len(runs)}",
+                f"{row['trajectories_per_agent']:,.0f}",
+                f"{(row['bytes_up'] + row['bytes_down']) / 1e6:,.1f}",
+            )
+        )
+    head = ("algorithm", "score", "IQM", "worst seed", "trajectories per agent to 475", "in all", "MB, all agents")
+    return markdown(head, lines)
+
+
+def cost_to(rows: list[dict[str, Any]], score: float) -> float | None:
+    """The trajectories per agent after which the mean return of a round reaches the score."""
+    return next((row["trajectories_per_agent"] for row in rows if row["return_mean"] >= score), None)

@@ -1,0 +1,166 @@
+"""Blocks of the pages that tell of studies: many short runs of which only a line each is kept."""
+
+import json
+from typing import Any
+
+import numpy as np
+from run_blocks import RESULTS, SOLVED
+
+from mfpo.reporting.statistics import bootstrap_interval, iqm
+from mfpo.reporting.tables import markdown
+
+RATES = ("precision", "recall")
+METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
+
+
+def faults() -> str:
+    """Scores with three liars among ten agents: the mean over seeds and the worst of them."""
+    rows = [json.loads(line) for line in (RESULTS / "faults.jsonl").read_text().splitlines()]
+    methods = list(dict.fromkeys(row["job"]["method"] for row in rows))
+    attacks = [a for a in dict.fromkeys(row["job"]["attack"] for row in rows) if "absent" not in a]
+
+    def cell(method: str, attack: str) -> str:
+        scores = [
+            row["evaluation"] or 0.0 for row in rows if (row["job"]["method"], row["job"]["attack"]) == (method, attack)
+        ]
+        return f"{np.mean(scores):.0f} ({min(scores):.0f})" if scores else "–"
+
+    return markdown(
+        ("attack", *methods), [(attack, *(cell(method, attack) for method in methods)) for attack in attacks]
+    )
+
+
+def absent() -> str:
+    """Learning although most agents are not there in most rounds."""
+    rows = [json.loads(line) for line in (RESULTS / "faults.jsonl").read_text().splitlines()]
+    found = [row for row in rows if "absent" in row["job"]["attack"]]
+    return markdown(
+        ("seed", "first round at 475", "final score"),
+        [
+            (
+                str(row["job"]["seed"]),
+                str(next((i for i, x in enumerate(row["curve"], 1) if x >= SOLVED), "none")),
+                f"{row['evaluation']:.1f}",
+            )
+            for row in found
+        ],
+    )
+
+
+def caught() -> str:
+    """How well FedPG-BR's filter tells lies from truth."""
+    rows = [json.loads(line) for line in (RESULTS / "faults.jsonl").read_text().splitlines()]
+    lines = []
+    for attack in dict.fromkeys(row["job"]["attack"] for row in rows):
+        found = [row for row in rows if row["job"]["attack"] == attack and row["job"]["method"] == "FedPG-BR"]
+        if found and found[0]["recall"] is not None:
+            means = [np.mean([row[which] for row in found if row[which] is not None]) for which in RATES]
+            lines.append((attack, *(f"{x:.2f}" for x in means)))
+    return markdown(("attack", *RATES), lines)
+
+
+def final_rows(env: str) -> list[dict[str, Any]]:
+    """The final runs of the ablation study."""
+    path = RESULTS / "ablation" / f"final-{env}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def spread(values: list[float]) -> str:
+    """Mean and 95% bootstrap interval."""
+    low, high = bootstrap_interval(values)
+    return f"{np.mean(values):.1f} [{float(low):.1f}, {float(high):.1f}]".replace("-", "−")
+
+
+def ablation(env: str) -> str:
+    """MFPO against its ablations, each with the best setting of the same search."""
+    rows = final_rows(env)
+    lines = []
+    for d in (2, 5, 20):
+        for method in METHODS:
+            mine = [row for row in rows if row["job"]["method"] == method and row["job"]["D"] == d]
+            if not mine:
+                continue
+            settings = mine[0]["settings"]
+            chosen = f"{settings['step']} {settings['stepsize']:g}"
+            if settings.get("momentum"):
+                chosen += f", ν {settings['momentum']:g}"
+            if "weight_cap" in settings:
+                chosen += f", w per {settings['weights']} ≤ {settings['weight_cap']:g}"
+            scores = [row["evaluation"] for row in mine]
+            lines.append(
+                (
+                    str(d),
+                    method,
+                    chosen,
+                    spread([float(np.mean(row["curve"])) for row in mine]),
+                    spread(scores),
+                    f"{float(iqm(scores)):.1f}".replace("-", "−"),
+                    f"{min(scores):.1f}".replace("-", "−"),
+                    str(len(mine)),
+                )
+            )
+    if not lines:
+        return "Not run yet."
+    header = (
+        "D",
+        "method",
+        "chosen setting",
+        "mean return of 30 rounds",
+        "final score",
+        "its IQM",
+        "worst seed",
+        "seeds",
+    )
+    return markdown(header, lines)
+
+
+def ablations() -> str:
+    """Mean return of the thirty rounds with its interval, and final score, of every method."""
+    lines = []
+    for env in ("CartPole-v1", "Pendulum-v1"):
+        for d in (2, 5, 20):
+            cells = []
+            for method in METHODS:
+                mine = [row for row in final_rows(env) if row["job"]["method"] == method and row["job"]["D"] == d]
+                low, high = (float(x) for x in bootstrap_interval([float(np.mean(row["curve"])) for row in mine]))
+                mean, final = np.mean([row["curve"] for row in mine]), np.mean([row["evaluation"] for row in mine])
+                cells.append(f"{mean:.0f} [{low:.0f}, {high:.0f}] → {final:.0f}".replace("-", "−"))
+            lines.append((env, str(d), *cells))
+    return markdown(("environment", "D", *METHODS), lines)
+
+
+def bounds() -> str:
+    """Measured errors against what the analysis guarantees."""
+    results = json.loads((RESULTS / "bounds.json").read_text())
+    many, long = results["many"], results["long"]
+    last = long["last"]
+    rows = [
+        (name, f"{many['largest'][name]:.2g}", f"{many['runs']} runs of {many['rounds']:,} rounds")
+        for name in ("gradient error", "consensus error", "drift")
+    ]
+    where = f"{long['runs']} runs of {long['rounds']:,} rounds"
+    rows += [(name, f"{long['largest'][name]:.2g}", where) for name in ("gradient error", "consensus error", "drift")]
+    name = "average squared gradient"
+    rows.append((name, f"{long['largest'][name]:.2g}", where))
+    rows.append((f"{name}, at the end", f"{last['average']:.2g} / {last['schedule_bound']:.2g}", where))
+    rows.append((f"{name}, at the end, as printed", f"{last['average']:.2g} / {last['printed_bound']:,.0f}", where))
+    moved = f"{max(many['synchronisation'], long['synchronisation']):.1g}"
+    rows.append(("change of the gradient error by a synchronisation, relative", moved, "largest of all"))
+    return markdown(("quantity", "largest measured / bound", "in"), rows)
+
+
+def constants() -> str:
+    """What the analysis assumes, and the largest seen along the runs."""
+    results = json.loads((RESULTS / "bounds.json").read_text())
+    seen = {
+        name: max(part["assumptions"][name] for part in results.values()) for name in results["many"]["assumptions"]
+    }
+    rows = []
+    for name, symbol in (
+        ("sigma", "σ_g, standard deviation of g"),
+        ("sigma_w", "σ_w, standard deviation of w"),
+        ("smoothness", "L, change of ∇J per distance"),
+        ("weight_growth", "c_w, variance of w per squared distance"),
+    ):
+        rows.append((symbol, f"{results['many']['assumed'][name]:.3g}", f"{seen[name]:.2g}"))
+    return markdown(("constant", "assumed", "largest along the runs, exact"), rows)
