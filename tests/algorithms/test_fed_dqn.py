@@ -1,7 +1,5 @@
 """Fed-DQN against numbers computed by hand: a table in place of the network, or a network that is only its bias."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,22 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfpo import algorithms, envs
 from mfpo.algorithms.fed_dqn import Config, grid_of, huber, make, q_loss, worth
 from mfpo.errors import ConfigError
-from mfpo.federation import make_engine
 from mfpo.learning.nets import Layer
 from mfpo.learning.replay import Transitions
-from mfpo.runs import tensors
-from mfpo.runs.settings import resolve_options
-from mfpo.runs.training import resume, train
 from mfpo.types import TIME_BLOCK, Algorithm, Box, Discrete, EnvSpec, MultiDiscrete, PyTree, Trajectories
 
 KEY = jax.random.key(0)
 BANDIT = EnvSpec("bandit", (1,), Discrete(2), 1)
 SEVERAL = EnvSpec("several", (1,), MultiDiscrete((2, 3)), 5)
 BOX = EnvSpec("box", (1,), Box((-2.0, 0.0), (2.0, 1.0)), 5)
-CARTPOLE = envs.make("CartPole-v1")
 
 
 def test_huber_is_a_parabola_and_then_a_line() -> None:
@@ -157,49 +149,3 @@ def test_a_truncated_step_goes_on_and_a_terminated_one_does_not(terminated: bool
     upload = algorithm.upload(agent)
     # the replay and the rest stay where they are
     assert jax.tree.map(jnp.shape, upload) == (server.theta.shape, (), (), ())
-
-
-# The whole of it, small.
-
-SMALL: dict[str, Any] = {
-    "local_steps": 2, "trajectories": 2, "hidden": (8,), "samples": 8, "capacity": 60, "warmup": 20,
-}  # fmt: skip
-ROUNDS = 3
-
-
-def played(engine: str) -> tuple[Any, list[Any]]:
-    algorithm = algorithms.make("fed_dqn", Config(**SMALL), CARTPOLE.spec, 3)
-    runner = make_engine(engine, algorithm, CARTPOLE, 3, seed=0, devices=1)
-    state, logs = runner.start(), []
-    for number in range(1, ROUNDS + 1):
-        state, log = runner.round(state, number)
-        logs.append(log)
-    return jax.tree.map(np.array, state), logs
-
-
-@pytest.mark.slow
-def test_both_engines_give_the_same() -> None:
-    (one, logs), (two, logs_) = played("inprocess"), played("debug")
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(x).max(initial=0))
-    assert [log.lengths.tolist() for log in logs] == [log.lengths.tolist() for log in logs_]
-    assert logs[-1].merge["drift"] > 1e-3  # the agents moved, each its own way
-    assert one.agents.replay.steps.min() > 40  # and their rings have turned over
-
-
-def test_a_resumed_run_is_the_same_to_the_last_byte(tmp_path: Path) -> None:
-    settings, config = resolve_options(
-        {"env": "CartPole-v1", "algorithm": "fed_dqn", "agents": 3, "rounds": ROUNDS, "evaluation_episodes": 3, **SMALL}
-    )
-
-    def copy(row: dict[str, Any]) -> None:
-        if row["round"] == ROUNDS - 1:  # the files as they are if the process dies now
-            shutil.copytree(tmp_path / "whole", tmp_path / "run")
-
-    train(settings, config, tmp_path / "whole", callback=copy)
-    run = resume(tmp_path / "run")
-    assert (run.path / "policy.safetensors").read_bytes() == (tmp_path / "whole/policy.safetensors").read_bytes()
-    name = f"checkpoints/round-{ROUNDS:06d}.safetensors"  # beside the state it holds how long it took
-    one, two = (tensors.unpack((path / name).read_bytes())[0] for path in (run.path, tmp_path / "whole"))
-    assert one.keys() == two.keys() and any("replay" in name for name in one)
-    assert all(one[name].tobytes() == two[name].tobytes() for name in one)

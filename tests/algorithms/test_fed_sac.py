@@ -1,7 +1,5 @@
 """Fed-SAC against numbers computed by hand: networks without hidden layers, of which only the bias counts."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,15 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfpo import algorithms, envs
 from mfpo.algorithms.fed_sac import Config, Judges, Networks, kind_of, losses, make
 from mfpo.errors import ConfigError
-from mfpo.federation import make_engine
 from mfpo.learning.nets import Layer, Layers
 from mfpo.learning.replay import Transitions
-from mfpo.runs import tensors
-from mfpo.runs.settings import resolve_options
-from mfpo.runs.training import resume, train
 from mfpo.types import Box, Discrete, EnvSpec, MultiDiscrete
 
 KEY = jax.random.key(0)
@@ -25,7 +18,6 @@ CHOICE = EnvSpec("choice", (1,), Discrete(2), 5)
 BOX = EnvSpec("box", (1,), Box((-2.0, 0.0), (2.0, 1.0)), 5)
 LINE = EnvSpec("line", (1,), Box((-2.0,), (2.0,)), 5)
 C = Config(hidden=(), least_entropy=-1.0, least_entropy_discrete=0.4)
-CARTPOLE = envs.make("CartPole-v1")
 
 
 def only_bias(*rows: list[float], inputs: int = 1) -> Layers:
@@ -189,47 +181,3 @@ def test_the_target_is_of_the_critics_alone() -> None:
     assert agent.target.shape == (2 * one_critic,)
     assert np.array_equal(agent.target, server.theta[: 2 * one_critic])
     assert server.theta.shape == (2 * one_critic + (3 + 3) + (3 * 2 + 2) + 1,)
-
-
-SMALL: dict[str, Any] = {
-    "local_steps": 2, "trajectories": 2, "hidden": (8,), "samples": 8, "capacity": 60, "warmup": 20,
-}  # fmt: skip
-ROUNDS = 3
-
-
-def played(engine: str) -> tuple[Any, list[Any]]:
-    algorithm = algorithms.make("fed_sac", Config(**SMALL), CARTPOLE.spec, 3)
-    runner = make_engine(engine, algorithm, CARTPOLE, 3, seed=0, devices=1)
-    state, logs = runner.start(), []
-    for number in range(1, ROUNDS + 1):
-        state, log = runner.round(state, number)
-        logs.append(log)
-    return jax.tree.map(np.array, state), logs
-
-
-@pytest.mark.slow
-def test_both_engines_give_the_same() -> None:
-    (one, logs), (two, logs_) = played("inprocess"), played("debug")
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(x).max(initial=0))
-    assert [log.lengths.tolist() for log in logs] == [log.lengths.tolist() for log in logs_]
-    assert logs[-1].merge["drift"] > 1e-3  # the agents moved, each its own way
-    assert one.agents.replay.steps.min() > 40  # and their rings have turned over
-
-
-def test_a_resumed_run_is_the_same_to_the_last_byte(tmp_path: Path) -> None:
-    settings, config = resolve_options(
-        {"env": "CartPole-v1", "algorithm": "fed_sac", "agents": 3, "rounds": ROUNDS, "evaluation_episodes": 3, **SMALL}
-    )
-
-    def copy(row: dict[str, Any]) -> None:
-        if row["round"] == ROUNDS - 1:  # the files as they are if the process dies now
-            shutil.copytree(tmp_path / "whole", tmp_path / "run")
-
-    train(settings, config, tmp_path / "whole", callback=copy)
-    run = resume(tmp_path / "run")
-    assert (run.path / "policy.safetensors").read_bytes() == (tmp_path / "whole/policy.safetensors").read_bytes()
-    name = f"checkpoints/round-{ROUNDS:06d}.safetensors"  # beside the state it holds how long it took
-    one, two = (tensors.unpack((path / name).read_bytes())[0] for path in (run.path, tmp_path / "whole"))
-    assert one.keys() == two.keys() and any("replay" in name for name in one)
-    assert all(one[name].tobytes() == two[name].tobytes() for name in one)

@@ -1,6 +1,5 @@
 """FedAvg-PPO against numbers computed by hand: a bandit with two arms, whose policy is softmax(b), b the bias."""
 
-import shutil
 from dataclasses import replace
 
 import jax
@@ -13,8 +12,7 @@ from mfpo.algorithms import fedavg_ppo
 from mfpo.algorithms.fedavg_ppo import Config, make, surrogate
 from mfpo.federation import evaluate, make_engine
 from mfpo.learning import steps
-from mfpo.runs.settings import resolve, resolve_options
-from mfpo.runs.training import resume, train
+from mfpo.runs.settings import resolve
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, Trajectories
 
 SPEC = EnvSpec("bandit", (1,), Discrete(2), 5)
@@ -197,43 +195,6 @@ def test_segments_are_whole_blocks():
     assert Config(trajectories=4, env_steps=2000).segment == 500
     assert Config(trajectories=4, env_steps=1900).segment == 500  # blocks of 50
     assert make(Config(trajectories=4, env_steps=1900), SPEC, 1).plan.segment == 500
-
-
-SMALL = {
-    "env": "CartPole-v1", "algorithm": "fedavg_ppo", "agents": 2, "rounds": 2, "local_steps": 2, "trajectories": 2,
-    "evaluation_episodes": 3, "hidden": (4,), "value_hidden": (4,), "value_updates": 2, "epochs": 2, "minibatch": 16,
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_resumed_from_what_a_kill_leaves_equals_undisturbed(tmp_path):
-    settings, config = resolve_options(SMALL)
-
-    def copy(row):
-        if row["round"] == 1:
-            shutil.copytree(tmp_path / "whole", tmp_path / "run")
-
-    whole = train(settings, config, tmp_path / "whole", callback=copy)
-    run = resume(tmp_path / "run")
-    assert (run.path / "policy.safetensors").read_bytes() == (whole.path / "policy.safetensors").read_bytes()
-    assert run.summary["evaluation"] == whole.summary["evaluation"]
-    assert run.metrics[1]["drift"] == whole.metrics[1]["drift"] > 0
-
-
-@pytest.mark.slow
-def test_the_engines_agree():
-    settings, config = resolve_options(SMALL)
-    env = envs.make(settings.env)
-    algorithm = algorithms.make("fedavg_ppo", config, env.spec, 2)
-    states = []
-    for name in ("inprocess", "debug"):
-        engine = make_engine(name, algorithm, env, 2, 0)
-        state = engine.start()
-        for number in (1, 2):
-            state, log = engine.round(state, number)
-        states.append((state, log.lengths))
-    for one, two in zip(*map(jax.tree.leaves, states), strict=True):
-        np.testing.assert_allclose(one, two, rtol=0, atol=1e-4 * np.abs(one).max(initial=0))
 
 
 @pytest.mark.slow

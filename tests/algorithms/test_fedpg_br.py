@@ -1,6 +1,5 @@
 """FedPG-BR against numbers computed by hand: a bandit with two arms, whose policy is softmax(b), b the bias."""
 
-import shutil
 from dataclasses import replace
 
 import jax
@@ -12,8 +11,7 @@ from mfpo import algorithms, envs
 from mfpo.algorithms.fedpg_br import Config, draw_batch, draw_steps, first_columns, make, monte_carlo
 from mfpo.errors import ConfigError
 from mfpo.federation import make_engine, robust
-from mfpo.runs.settings import resolve, resolve_options
-from mfpo.runs.training import resume, train
+from mfpo.runs.settings import resolve
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, Trajectories
 
 SPEC = EnvSpec("bandit", (1,), Discrete(2), 5)
@@ -291,34 +289,6 @@ def test_the_published_settings():
         "suspected": 0.4,
     }  # fmt: skip
     assert {name: getattr(config, name) for name in published} == published
-
-
-SMALL = {
-    "env": "CartPole-v1", "algorithm": "fedpg_br", "agents": 2, "rounds": 3, "trajectories": 4, "least_trajectories": 2,
-    "server_trajectories": 2, "evaluation_episodes": 3, "hidden": (4,), "value_hidden": (4,), "value_updates": 2,
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_resumed_from_what_a_kill_leaves_equals_undisturbed(tmp_path):
-    settings, config = resolve_options(SMALL)
-
-    def copy(row):
-        if row["round"] == 1:
-            shutil.copytree(tmp_path / "whole", tmp_path / "run")
-
-    whole = train(settings, config, tmp_path / "whole", callback=copy)
-    run = resume(tmp_path / "run")
-    assert (run.path / "policy.safetensors").read_bytes() == (whole.path / "policy.safetensors").read_bytes()
-    assert run.summary["evaluation"] == whole.summary["evaluation"]
-    names = ("batch", "kept", "server_steps", "server_trajectories", "server_env_steps", "mu_norm", "return_mean")
-    assert [[row[name] for name in names] for row in run.metrics] == [
-        [row[name] for name in names] for row in whole.metrics
-    ]
-    assert [row["server_trajectories"] for row in whole.metrics] == [
-        2 * (row["server_steps"] - 1) for row in whole.metrics
-    ]
-    assert [row["trajectories_per_agent"] for row in whole.metrics] == [4, 8, 12]
 
 
 @pytest.mark.slow
