@@ -212,3 +212,18 @@ def test_the_page_fits_a_phone(browser, address, make_run):
         assert browser.evaluate("document.documentElement.scrollWidth") <= 360
     finally:
         browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_rounds_without_a_return_are_drawn_as_unknown(browser, address, make_run):
+    run = make_run("run", rounds=3, finished=False)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    unknown = {"return_mean": None, "return_std": None}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row | unknown) + "\n" for row in rows))
+    browser.problems.clear()
+    browser.call("Page.navigate", url=f"{address}#run=run")
+    browser.wait_for("document.querySelector('figure svg') !== null")
+    assert browser.evaluate(of("#last-return")) == "–"
+    add_row(run, return_mean=7.0, return_std=1.0)
+    browser.wait_for(f"({of('#last-return')}).startsWith('7.0 ± 1.0')")
+    assert browser.problems == []
+    assert "NaN" not in browser.evaluate("document.body.innerHTML")

@@ -18,6 +18,11 @@ def age(run, seconds):
         os.utime(file, (then, then))
 
 
+def a_second_after(run):
+    """A clock."""
+    return lambda: (run / "metrics.jsonl").stat().st_mtime + 1
+
+
 def names(watcher):
     return [run["name"] for run in watcher.runs()["runs"]]
 
@@ -31,13 +36,14 @@ def test_a_run_is_told_in_a_line_and_on_a_page(make_run, tmp_path):
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:12]))
     last = json.loads(lines[11])
-    (told,) = Watcher(tmp_path).runs()["runs"]
+    watcher = Watcher(tmp_path, a_second_after(run))
+    (told,) = watcher.runs()["runs"]
     wanted = {"name": "fast", "env": "CartPole-v1", "agents": 4, "seed": "3", "round": 12, "rounds": 30}
     assert {key: told[key] for key in wanted} == wanted
     assert told["last"] == {name: last[name] for name in ("return_mean", "return_std")}
     assert told["seconds_left"] == pytest.approx(18 * 0.4)
     assert told["evaluation"] is None and len(told["spark"]) == 12
-    page = Watcher(tmp_path).run("fast")
+    page = watcher.run("fast")
     assert {key: page[key] for key in wanted} == wanted
     assert page["counts"]["bytes_up"] == 31_000 * 12
     assert page["total_seconds"] == pytest.approx(12 * 0.4)
@@ -70,10 +76,8 @@ def test_a_finished_run_has_its_score(make_run, tmp_path):
 
 def test_rounds_not_long_ago_mean_running(make_run, tmp_path):
     run = make_run("run", finished=False)  # rounds of 0.4 s
-    watcher = Watcher(tmp_path)
-    assert state(watcher, "run") == "running"
-    age(run, 60)
-    assert state(watcher, "run") == "stopped"
+    assert state(Watcher(tmp_path, a_second_after(run)), "run") == "running"
+    assert state(Watcher(tmp_path, lambda: a_second_after(run)() + 60), "run") == "stopped"
 
 
 @pytest.mark.skipif(not locks.TABLE.exists(), reason="this system does not list its locks")
@@ -114,9 +118,9 @@ def test_a_run_of_a_federation_says_what_was_wanted_of_it(make_run, tmp_path, or
 def test_running_ones_come_first_then_the_newest(make_run, tmp_path):
     for number, name in enumerate(["new", "middle", "old"]):
         age(make_run(name, rounds=2), 100 * (number + 1))
-    age(make_run("oldest", rounds=2, finished=False), 1000)
-    (tmp_path / "oldest" / "metrics.jsonl").touch()
-    assert names(Watcher(tmp_path)) == ["oldest", "new", "middle", "old"]
+    oldest = make_run("oldest", rounds=2, finished=False)
+    age(oldest, 1000)
+    assert names(Watcher(tmp_path, a_second_after(oldest))) == ["oldest", "new", "middle", "old"]
 
 
 def test_runs_appear_and_vanish(make_run, tmp_path):

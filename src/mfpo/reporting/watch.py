@@ -8,7 +8,9 @@ A run is
   stopped    else.
 """
 
+import itertools
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ from mfpo.reporting.records import load_summary, load_tables
 from mfpo.reporting.series import SPARK, curve_of, recent, thin, total
 from mfpo.runs import locks
 
-DEPTH = 3  # how far below the given folder runs are looked for
+DEPTH, MOST_FOLDERS = 3, 5000  # how far below the given folder runs are looked for, and in how many places
 MOST_AGENTS = 1000  # rows that are shown
 COUNTS = ("env_steps", "trajectories_per_agent", "bytes_up", "bytes_down", "answered", "drift", "seconds")
 COLUMNS = ("return_mean", "return_std", "return_min", "return_max", "rejected", "refused", *COUNTS)
@@ -42,6 +44,8 @@ class Watched:
         self.path = path
         self._tables = Followed(path / "config.toml", _settings)
         self._rows = FollowedRows(path / "metrics.jsonl", COLUMNS)
+        self._spark = Followed(path / "metrics.jsonl", lambda _: curve_of(thin(self._rows.now(), SPARK))["mean"])
+        self._digest = Followed(path / "metrics.jsonl", lambda _: _digest(self._rows.now()))
         self._summary = Followed(path / "summary.json", lambda file: load_summary(file.parent))
         self._agents = Followed(path / "agents.json", read_object)
         self._order = Followed(path / "order.json", read_object)
@@ -86,7 +90,7 @@ class Watched:
         last: Row = rows[-1] if rows else {}
         rounds = number(settings.get("rounds"))
         pace = recent(rows, "seconds")
-        left = sum(pace) / len(pace) * max(0, rounds - last["round"]) if pace and rounds else None
+        left = statistics.median(pace) * max(0, rounds - last["round"]) if pace and rounds else None
         return {
             "name": name,
             **{key: str(settings.get(key, "")) for key in DESCRIBED},
@@ -100,23 +104,29 @@ class Watched:
             "started": self.started,
             "last": {key: last.get(key) for key in ("return_mean", "return_std")},
             "evaluation": _evaluation(evaluation) if state.word == "finished" else None,
-            "spark": curve_of(thin(rows, SPARK))["mean"],
+            "spark": self._spark.now(),
         }
 
     def details(self, name: str, state: State) -> dict[str, Any]:
         """The run on a page: its curves, costs and agents."""
         rows = self._rows.now()
         last: Row = rows[-1] if rows else {}
-        known = [row["return_mean"] for row in rows if row.get("return_mean") is not None]
         return self.overview(name, state) | {
+            **self._digest.now(),
             "counts": {key: last.get(key) for key in COUNTS},
-            "best": max(known, default=None),
-            "total_seconds": total(rows, "seconds"),
-            "rejected": total(rows, "rejected"),
-            "refused": total(rows, "refused"),
-            "curve": curve_of(thin(rows)),
             "members": members_of(self._agents.now(), last.get("round", 0), _missing_is_usual(self.settings or {})),
         }
+
+
+def _digest(rows: list[Row]) -> dict[str, Any]:
+    """What takes a look at every row."""
+    known = [row["return_mean"] for row in rows if row.get("return_mean") is not None]
+    sums = {"total_seconds": "seconds", "rejected": "rejected", "refused": "refused"}
+    return {
+        **{key: total(rows, name) for key, name in sums.items()},
+        "best": max(known, default=None),
+        "curve": curve_of(thin(rows)),
+    }
 
 
 def _settings(file: Path) -> dict[str, Any] | None:
@@ -225,7 +235,7 @@ def _find(root: Path) -> Iterator[tuple[str, Path]]:
     base = root / "runs" if (root / "federation.toml").is_file() else root
     folders = [base]
     for _ in range(DEPTH):
-        below = [folder for parent in folders for folder in _folders(parent)]
+        below = list(itertools.islice(itertools.chain.from_iterable(map(_folders, folders)), MOST_FOLDERS))
         yield from ((run.relative_to(base).as_posix(), run) for run in below if _is_run(run))
         folders = [folder for folder in below if not _is_run(folder)]
 
