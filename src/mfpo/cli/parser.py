@@ -232,6 +232,15 @@ def _plan(parser: Parser, argv: list[str]) -> None:
     )
 
 
+def _watch(parser: Parser, argv: list[str]) -> None:
+    from mfpo.cli import watching
+
+    watching.fill(parser)
+    parser.epilog = _examples(
+        "mfpo watch runs", "mfpo watch runs/CartPole-v1-mfpo-seed0-1 --port 0", "mfpo watch cluster"
+    )
+
+
 def _list(parser: Parser, argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.epilog = _examples("mfpo list", "mfpo list --json")
@@ -322,6 +331,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
     "compare": ("run several algorithms with several seeds, and compare them", _compare),
     "plan": ("say what the theorem asks for: local steps, trajectories, rounds, bytes", _plan),
     "plot": ("draw the learning curves of runs", _plot),
+    "watch": ("show runs on a web page that updates itself", _watch),
     "list": ("show environments, algorithms, presets and engines", _list),
     "play": ("film an episode of a run's policy", _play),
     "federation": ("set up a federation of machines; train on it, look at it, stop it", _federation),

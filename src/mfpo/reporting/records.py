@@ -23,11 +23,16 @@ class Record(NamedTuple):
 def load_record(path: str | Path) -> Record:
     """Everything a report needs of the run in `path`."""
     path = Path(path)
+    return Record(path, *load_tables(path), load_metrics(path), load_summary(path))
+
+
+def load_tables(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the run in `path`, and those of its algorithm."""
     file = path / "config.toml"
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
         settings = tables["run"]
-        config = tables[settings["algorithm"]]
+        return settings, tables[settings["algorithm"]]
     except FileNotFoundError:
         reason = "it has no config.toml" if path.is_dir() else "there is no such directory"
         raise RunError(f"{path} is not a run: {reason}; give a directory that `mfpo train` made.") from None
@@ -36,7 +41,6 @@ def load_record(path: str | Path) -> Record:
         raise RunError(f"{path} cannot be read ({why}); give a directory that `mfpo train` made.") from None
     except (tomllib.TOMLDecodeError, KeyError, TypeError):
         raise RunError(f"{file} is not a run's config.toml; give a directory that `mfpo train` made.") from None
-    return Record(path, settings, config, load_metrics(path), _load_summary(path))
 
 
 def load_metrics(path: str | Path) -> list[Row]:
@@ -62,7 +66,8 @@ def load_metrics(path: str | Path) -> list[Row]:
     return rows
 
 
-def _load_summary(path: Path) -> dict[str, Any]:
+def load_summary(path: Path) -> dict[str, Any]:
+    """What summary.json says; empty while there is none."""
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
