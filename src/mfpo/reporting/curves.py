@@ -52,7 +52,9 @@ STYLE: Any = {
 }
 
 # Fields that do not make two runs different experiments.
-SAME_EXPERIMENT = ("seed", "engine", "devices", "evaluation_episodes", "preset")
+SAME_EXPERIMENT = (
+    "seed", "engine", "devices", "evaluation_episodes", "reference_every", "reference_trajectories", "preset",
+)  # fmt: skip
 
 
 class Group(NamedTuple):
