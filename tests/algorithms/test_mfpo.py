@@ -233,7 +233,5 @@ def test_the_reference_is_taken_at_the_mean_policy_before_the_server_side_step()
 def test_without_server_side_adjustment_there_is_no_direction_to_measure():
     algorithm, server, _, uploads = two_agents(replace(PLAIN, server_adjustment=False))
     assert algorithm.reference is None
-    assert (
-        not {"consensus_error", "gradient_norm_squared"}
-        & algorithm.merge(server, uploads, jnp.ones(2, bool), KEY)[1].keys()
-    )
+    _, metrics = algorithm.merge(server, uploads, jnp.ones(2, bool), KEY)
+    assert not {"consensus_error", "gradient_norm_squared"} & metrics.keys()

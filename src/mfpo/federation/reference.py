@@ -51,38 +51,36 @@ def measured(engine: Engine, algorithm: Algorithm, env: Env, seed: int, every: i
             f"--reference-every is {every}, but this algorithm's server follows no direction that stands for a "
             "gradient; leave it out, or use mfpo with its server-side adjustment."
         )
-    measure = make_measure(algorithm, env, seed, trajectories)
+    measure = (make_measure if isinstance(env, HostedEnv) else _shared_measure)(algorithm, env, trajectories)
+    key = jax.random.key(seed)
 
     def round_(state: State, number: int) -> tuple[State, RoundLog]:
         if number % every:
             return engine.round(state, number)
         before = jax.tree.map(jnp.copy, state.server)  # the round may consume the other
         state, log = engine.round(state, number)
-        found = measure(before, state.server, number)
+        found = measure(before, state.server, key, number)
         return state, log._replace(merge=log.merge | {name: float(value) for name, value in found.items()})
 
     return engine._replace(round=round_)
 
 
-def make_measure(
-    algorithm: Algorithm, env: Env, seed: int, trajectories: int
-) -> Callable[[PyTree, PyTree, int], Metrics]:
-    """Server before and after a round, and its number -> what `diagnostics.against_reference` says."""
+def make_measure(algorithm: Algorithm, env: Env, trajectories: int) -> Callable[[PyTree, PyTree, Key, int], Metrics]:
+    """Server before and after a round, seed, number of the round -> what `diagnostics.against_reference` says."""
     assert algorithm.reference is not None
     stand, direction, _ = algorithm.reference
     size = amount(algorithm.plan, env.spec, trajectories)
     estimate = _make_estimate(algorithm, env, size.batches)
-    device, seeded = jax.devices()[0], jax.random.key(seed)
-    prepare = jax.jit(stand)
+    device, prepare = jax.devices()[0], jax.jit(stand)
     compare = jax.jit(lambda agent, *halves: diagnostics.against_reference(direction(agent), *halves))
     nothing: Any = ()  # a call reports no more than its gradient
 
-    def measure(before: PyTree, after: PyTree, number: int) -> Metrics:
+    def measure(before: PyTree, after: PyTree, seed: Key, number: int) -> Metrics:
         agent = prepare(*jax.device_put((before, after), device))
         loop = host_loop(f"round {number}, reference")
 
         def half(which: int) -> PyTree:
-            key = address(seeded, Purpose.MEASURE, number, which)
+            key = address(seed, Purpose.MEASURE, number, which)
             blank = trees.zeros_like(direction(agent))
             total, _ = loop(lambda g, call: (trees.add(g, estimate(agent, key, call)), nothing), blank, size.calls)
             return trees.scale(1 / size.calls, total)
@@ -91,6 +89,9 @@ def make_measure(
         return found
 
     return measure
+
+
+_shared_measure = functools.lru_cache(maxsize=8)(make_measure)  # one program for all seeds of a setting
 
 
 def _make_estimate(algorithm: Algorithm, env: Env, batches: int) -> Callable[[PyTree, Key, Array], PyTree]:
