@@ -124,13 +124,17 @@ def _powers(axes: "Axes", values: Floats) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())
         return
-    least = max(COUNTS * largest, np.quantile(np.abs(finite), 0.1))
+    least = max(COUNTS * largest, np.quantile(np.abs(finite[finite != 0]), 0.2))
     first, last = int(np.ceil(np.log10(least))), int(np.ceil(np.log10(largest)))
-    powers = 10.0 ** np.arange(first, last + 1, max((last - first) // 4, 1))
     axes.set_yscale("symlog", linthresh=10.0**first, linscale=0.6)
     axes.axhline(0, color="#AAAAAA", linewidth=0.8, zorder=1)
-    below = -powers[powers <= max(-np.min(finite), 0)]
-    axes.set_yticks([*below, 0, *powers])
+    bottom = axes.get_ylim()[0]  # of bands and single runs, too
+    decades = np.arange(first, last + 1)
+    below = int(np.sum(10.0**decades <= -bottom))
+    step = 1 + (len(decades) + below) // 8
+    powers = 10.0 ** decades[step - 1 :: step]
+    axes.set_yticks([*-powers[powers <= -bottom], 0, *powers])
+    axes.set_ylim(bottom=bottom)
     axes.minorticks_off()
 
 
