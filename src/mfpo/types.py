@@ -141,6 +141,14 @@ class Plan(NamedTuple):
     server_episodes: int = 0  # columns per call of `refine`: whole episodes in the usual world
 
 
+class Reference(NamedTuple):
+    """What it takes to compare the direction a server follows with a gradient measured on samples of its own."""
+
+    agent: Callable[[PyTree, PyTree], PyTree]  # Server before and after `merge` -> Agent where the direction was taken
+    direction: Callable[[PyTree], PyTree]  # that Agent -> the direction
+    gradient: Callable[[PyTree, Trajectories], PyTree]  # that Agent, a batch as for `learn` -> an estimate of it
+
+
 class Algorithm(NamedTuple):
     """The contract. Written for one agent; `Server`, `Agent`, `Download`, `Upload` are the algorithm's own NamedTuples.
 
@@ -163,3 +171,4 @@ class Algorithm(NamedTuple):
     refine: Callable[[PyTree, Trajectories, Key], tuple[PyTree, Metrics]] | None = None
     # Server, what it saw itself, key -> Server: a step of the server on its own samples, after `merge`
     refinements: Callable[[PyTree], Array] | None = None  # merged Server -> how many such steps follow
+    reference: Reference | None = None  # if the server follows a direction that stands for a gradient

@@ -342,6 +342,8 @@ def test_nobody_answered_leaves_the_server_as_it_was(case: Case) -> None:
     for uploads in (case.uploads, jax.tree.map(lambda x: np.full_like(x, -1), case.uploads)):
         merged, metrics = case.merged(uploads, [False] * AGENTS)
         assert same(merged, case.server)
+        of_pairs = metrics.pop("gradient_norm_squared", np.nan)
+        assert np.isnan(of_pairs)  # there is none
         assert_finite(metrics)
 
 

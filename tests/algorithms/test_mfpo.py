@@ -212,3 +212,26 @@ def test_settings_that_make_no_sense_together_are_refused():
     ):
         with pytest.raises(ConfigError, match=words):
             replace(PLAIN, **settings)
+
+
+def test_the_reference_is_taken_at_the_mean_policy_before_the_server_side_step():
+    config = replace(PLAIN, normalise_observations=True)
+    algorithm, before, (one, other), uploads = two_agents(config)
+    after, metrics = algorithm.merge(before, uploads, jnp.array([True, True]), KEY)
+    stand, direction, gradient = algorithm.reference
+    agent = stand(before, after)
+    mean_theta = (one.theta + other.theta) / 2
+    np.testing.assert_allclose(agent.theta, mean_theta, atol=1e-6)
+    np.testing.assert_allclose(direction(agent), (one.u + other.u) / 2, rtol=1e-6)
+    assert float(agent.obs.n) == 0 < float(after.obs.n)  # it sees as the agents of that round did
+    np.testing.assert_allclose(b_of(algorithm, gradient(agent, ONE_WIN)), g_of(b_of(algorithm, mean_theta)), rtol=1e-5)
+    apart = jnp.sum((one.u - other.u) ** 2) / 2
+    assert float(metrics["consensus_error"]) == pytest.approx(float(apart), rel=1e-5)
+    assert float(metrics["gradient_norm_squared"]) == pytest.approx(float(jnp.dot(one.u, other.u)), rel=1e-4)
+
+
+def test_without_server_side_adjustment_there_is_no_direction_to_measure():
+    algorithm, server, _, uploads = two_agents(replace(PLAIN, server_adjustment=False))
+    assert algorithm.reference is None
+    _, metrics = algorithm.merge(server, uploads, jnp.ones(2, bool), KEY)
+    assert not {"consensus_error", "gradient_norm_squared"} & metrics.keys()

@@ -32,6 +32,8 @@ def no_training(monkeypatch):
         ("train CartPole-v1 --xyzzy", "There is no option --xyzzy of `mfpo train`. See `mfpo train --help`."),
         ("train CartPole-v1 --agents 0", "--agents is 0, but it must be at least 1."),
         ("train CartPole-v1 --agents -3", "--agents is -3, but it must be at least 1."),
+        ("train CartPole-v1 --algorithm fed_sac --reference-every 2", "--reference-every is 2, but this algorithm's"),
+        ("train CartPole-v1 --no-server-adjustment --reference-every 2", "use mfpo with its server-side adjustment."),
         ("train CartPole-v1 --stepsize -0.1", "--stepsize is -0.1, but it must be above 0."),
         ("train CartPole-v1 --stepsize -1e-3", "--stepsize is -0.001, but it must be above 0."),
         ("train CartPole-v1 --stepsize nan", "--stepsize is not a number; give a number."),

@@ -86,7 +86,9 @@ def test_plot_writes_the_picture_where_it_says(mfpo, trained, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert mfpo("plot", path)[1] == f"{path / 'curve.png'}\n"
     assert mfpo("plot", path, path)[1] == "curves.png\n"
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert mfpo("plot", path, path, "--diagnostics")[1] == "diagnostics.png\n"
+    for name in ("curves.png", "diagnostics.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     code, out, _ = mfpo("plot", path, "--x", "steps", "--threshold", "-100", "--title", "Mine", "--out", "mine.svg")
     assert (code, out) == (0, "mine.svg\n")
     picture = (tmp_path / "mine.svg").read_text()

@@ -163,3 +163,15 @@ def test_trajectory_weights_make_the_old_gradient_unbiased():
         w = estimators.importance_weights(jnp.array(step_ratio)[:, None], "trajectory", float("inf"))[0, 0]
         mean += probability(theta, actions) * float(w) * -(r0 + GAMMA * r1) * score(old, actions)
     np.testing.assert_allclose(mean, exact_gradient(old), atol=1e-6)
+
+
+def test_effective_sample_size_by_hand():
+    w, live = jnp.array([[1.0, 3.0], [2.0, 9.0]]), jnp.array([[True, True], [True, False]])
+    spread = estimators.weight_spread(w, live)  # 1, 3 and 2: (6²) / (3 · 14)
+    assert float(spread["effective_sample_size"]) == pytest.approx(36 / 42)
+    assert float(estimators.weight_spread(7 * w, live)["effective_sample_size"]) == pytest.approx(36 / 42)
+    one_of_four = jnp.array([[5.0, 0.0, 0.0, 0.0]])
+    assert float(estimators.weight_spread(one_of_four, one_of_four >= 0)["effective_sample_size"]) == pytest.approx(
+        0.25
+    )
+    assert float(estimators.weight_spread(0 * w, live)["effective_sample_size"]) == 0

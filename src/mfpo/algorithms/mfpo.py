@@ -34,12 +34,12 @@ import jax
 import jax.numpy as jnp
 
 from mfpo.algorithms.mfpo_config import Config
-from mfpo.learning import acting, estimators, normalisation, schedules, steps, trees
+from mfpo.learning import acting, diagnostics, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
 from mfpo.learning.gradients import log_ratio, policy_gradient, reweighted_gradient
 from mfpo.learning.policies import Policy
 from mfpo.learning.timeline import sample_live
-from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
+from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Reference, Trajectories
 
 NAMES = ("mfpo",)
 
@@ -113,6 +113,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         learn=lambda agent, batch, key: learn(parts, batches, agent, batch, key),
         upload=lambda agent: upload(parts, agent),
         merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask),
+        reference=reference(parts) if c.server_adjustment else None,
     )
 
 
@@ -259,4 +260,24 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array) -> tuple[S
         critic=value_function.merge(server.critic, uploads.critic, mask) if server.critic else (),
     )
     metrics = {"drift": trees.drift(uploads.theta, mean, mask), "stepsize": alpha}
+    if parts.config.server_adjustment:
+        metrics |= diagnostics.consensus(uploads.u, u, mask)
     return trees.where(jnp.any(mask), heard, server), metrics
+
+
+def reference(parts: Parts) -> Reference:
+    """To compare u with grad J: an agent at the mean policy, before the server-side step, that sees as in that round.
+
+    Its critic is the server's, and stays as it is.
+    """
+
+    def agent(before: Server, after: Server) -> Agent:
+        there = receive(parts, join(parts, jax.random.key(0)), after)
+        return there._replace(theta=there.theta_tm1, obs=before.obs)
+
+    def gradient(agent: Agent, batch: Trajectories) -> PyTree:
+        obs = acting.seen(parts.spec, agent.obs, batch)
+        _, advantage, _ = advantages(parts, agent, obs, batch, jax.random.key(0))  # a trained critic is thrown away
+        return policy_gradient(parts.policy, agent.theta, obs, batch, advantage, parts.config.entropy)[0]
+
+    return Reference(agent, lambda agent: agent.u, gradient)

@@ -216,9 +216,13 @@ def evaluate(args: argparse.Namespace) -> int:
 def plot(args: argparse.Namespace) -> int:
     """`mfpo plot RUN...`."""
     from mfpo.reporting.curves import save_figure
+    from mfpo.reporting.diagnostics import save_diagnostics
 
-    out = args.out or (Path(args.runs[0]) / "curve.png" if len(args.runs) == 1 else "curves.png")
-    print(save_figure(args.runs, out, x=args.x, threshold=args.threshold, title=args.title))
+    single = len(args.runs) == 1
+    name = "diagnostics.png" if args.diagnostics else "curve.png" if single else "curves.png"
+    draw = save_diagnostics if args.diagnostics else save_figure
+    out = args.out or (Path(args.runs[0]) / name if single else name)
+    print(draw(args.runs, out, x=args.x, threshold=args.threshold, title=args.title))
     return 0
 
 

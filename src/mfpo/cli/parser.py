@@ -186,8 +186,14 @@ def _plot(parser: Parser, argv: list[str]) -> None:
     parser.add_argument("--out", metavar="FILE", help=".png, .svg or .pdf; one run: its curve.png, several: curves.png")
     parser.add_argument("--threshold", type=reader(float), metavar="X", help="draw a line at this return")
     parser.add_argument("--title", metavar="TEXT", help="instead of what the runs have in common")
+    parser.add_argument(
+        "--diagnostics",
+        action="store_true",
+        help="gradient, its error, consensus, drift, weights, too: diagnostics.png",
+    )
     parser.epilog = _examples(
         "mfpo plot runs/CartPole-v1-mfpo-seed0-1",
+        "mfpo plot runs/CartPole-v1-mfpo-seed0-1 --diagnostics",
         "mfpo plot runs/* --x bytes --threshold 475 --out comparison.svg",
     )
     parser.set_defaults(command=commands.plot)

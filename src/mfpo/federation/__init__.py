@@ -5,6 +5,7 @@ from mfpo.errors import ConfigError
 from mfpo.federation.evaluation import evaluate
 from mfpo.federation.faults import ATTACKS, NONE, Faults, check
 from mfpo.federation.logs import RoundLog
+from mfpo.federation.reference import measured
 from mfpo.federation.robust import OWN, RULES, robust
 from mfpo.federation.round import Engine, State
 from mfpo.types import Algorithm, Env
@@ -21,6 +22,7 @@ __all__ = [
     "State",
     "evaluate",
     "make_engine",
+    "measured",
     "robust",
 ]
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from mfpo.errors import ConfigError
-from mfpo.learning import aggregation, trees
+from mfpo.learning import aggregation, diagnostics, trees
 from mfpo.types import Algorithm, Array, Key, Metrics, PyTree
 
 OWN = "own"  # what the algorithm does by itself
@@ -37,8 +37,8 @@ def robust(algorithm: Algorithm, rule: str, agents: int, byzantine: int) -> Algo
         combined, kept = type(uploads)(*[field for field, _ in chosen]), chosen[0][1]
         same = jax.tree.map(lambda x, y: y.astype(x.dtype), uploads, combined)
         server, metrics = algorithm.merge(server, trees.repeat(same, agents), finite, key)
-        metrics.pop("drift", None)  # of what was sent, which is not what was merged
-        return server, metrics | {"rejected": jnp.sum(mask & ~finite), "kept": kept}
+        own = {name: metrics[name] for name in metrics if name not in diagnostics.OF_UPLOADS}  # all merged are the same
+        return server, own | {"rejected": jnp.sum(mask & ~finite), "kept": kept}
 
     return algorithm._replace(merge=merge)
 

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     REFINE = 6
     ATTEND = 7
     LIE = 8
+    MEASURE = 9
 
 
 class State(NamedTuple):

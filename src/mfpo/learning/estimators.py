@@ -100,8 +100,17 @@ def importance_weights(log_ratio: Array, kind: str, cap: float) -> Array:
 
 
 def weight_spread(w: Array, live: Array) -> Metrics:
-    """Mean, standard deviation and largest of the importance weights over live steps."""
+    """Mean, standard deviation and largest of the importance weights over live steps, and what the steps are worth.
+
+    The effective sample size is (sum w)² / (n sum w²): the share of the steps that would do as well with equal weights.
+    """
     n = jnp.maximum(jnp.sum(live), 1)
     mean = jnp.sum(jnp.where(live, w, 0.0)) / n
     std = jnp.sqrt(jnp.sum(jnp.where(live, (w - mean) ** 2, 0.0)) / n)
-    return {"weight_mean": mean, "weight_std": std, "weight_max": jnp.max(jnp.where(live, w, 0.0))}
+    square = mean**2 + std**2
+    return {
+        "weight_mean": mean,
+        "weight_std": std,
+        "weight_max": jnp.max(jnp.where(live, w, 0.0)),
+        "effective_sample_size": mean**2 / jnp.where(square > 0, square, 1.0),
+    }

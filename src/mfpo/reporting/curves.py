@@ -26,6 +26,7 @@ AXES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "bytes": (("bytes_up", "bytes_down"), "bytes sent, all agents, up and down", BYTES),
 }
 FORMATS = (".png", ".svg", ".pdf")
+RETURN = "return_mean"
 
 # Okabe and Ito's colours, in the order that keeps neighbours apart for every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,7 +53,9 @@ STYLE: Any = {
 }
 
 # Fields that do not make two runs different experiments.
-SAME_EXPERIMENT = ("seed", "engine", "devices", "evaluation_episodes", "preset")
+SAME_EXPERIMENT = (
+    "seed", "engine", "devices", "evaluation_episodes", "reference_every", "reference_trajectories", "preset",
+)  # fmt: skip
 
 
 class Group(NamedTuple):
@@ -113,12 +116,17 @@ def _short(value: Any) -> str:
     return "×".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def curve_of(group: Group, x: str = "rounds") -> Curve:
-    """One run: the mean return of each round ± the spread of its episodes. Several: their mean and its 95% interval."""
-    lines = [_line(record, x) for record in group.records]
+def curve_of(group: Group, x: str = "rounds", field: str = RETURN) -> Curve:
+    """One run: the mean return of each round ± the spread of its episodes. Several: their mean and its 95% interval.
+
+    Another `field` of the rows has no spread of its own.
+    """
+    lines = [line_of(record, x, field) for record in group.records]
     if len(lines) == 1:
         xs, ys = lines[0]
         rows = group.records[0].rows
+        if field != RETURN:
+            return Curve(xs, ys, ys, ys, [])
         spread = _column(rows, "return_std")
         low = np.fmax(ys - spread, _column(rows, "return_min"))  # a band must not promise what no episode did
         high = np.fmin(ys + spread, _column(rows, "return_max"))
@@ -133,16 +141,24 @@ def curve_of(group: Group, x: str = "rounds") -> Curve:
     return Curve(grid, mean(table), low, high, lines)
 
 
-def _line(record: Record, x: str) -> tuple[Floats, Floats]:
+def line_of(record: Record, x: str, field: str = RETURN) -> tuple[Floats, Floats]:
+    """A field of the rows against a cost. Rounds without a return leave a gap, those without another field are out."""
     if not record.rows:
         raise RunError(f"{record.path} has no finished round yet; there is nothing to draw.")
-    fields = AXES[x][0]
-    xs: Floats = np.sum([_column(record.rows, field) for field in fields], axis=0)
-    return xs, _column(record.rows, "return_mean")
+    rows = [row for row in record.rows if field == RETURN or row.get(field) is not None]
+    xs: Floats = np.sum([_column(rows, cost) for cost in AXES[x][0]], axis=0)
+    return xs, _column(rows, field)
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> Floats:
     return np.array([np.nan if row.get(name) is None else row[name] for row in rows], float)
+
+
+def groups_of(paths: Sequence[str | Path], x: str) -> list[Group]:
+    """The runs in `paths`, to be drawn against `x`."""
+    if x not in AXES:
+        raise ConfigError(f"--x is {x!r}. {did_you_mean(x, AXES)}")
+    return group_runs([load_record(path) for path in paths])
 
 
 def figure(
@@ -158,9 +174,7 @@ def figure(
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("a figure", "plot") from None
-    if x not in AXES:
-        raise ConfigError(f"--x is {x!r}. {did_you_mean(x, AXES)}")
-    groups = group_runs([load_record(path) for path in paths])
+    groups = groups_of(paths, x)
     if labels is not None:
         if len(labels) != len(groups):
             raise ConfigError(f"There are {len(groups)} different settings, but {len(labels)} labels; give one each.")
@@ -169,16 +183,16 @@ def figure(
     with matplotlib.rc_context(STYLE):
         picture = Figure(figsize=(7.2, 4.3), dpi=160, layout="constrained")
         axes = picture.add_subplot()
-        scale, unit = _unit(max(curve.x[-1] for curve in curves), AXES[x][2])
+        scale, unit = unit_of(max(curve.x[-1] for curve in curves), AXES[x][2])
         for number, (group, curve) in enumerate(zip(groups, curves, strict=True)):
-            _draw(axes, group, curve, scale, number)
+            draw_curve(axes, group, curve, scale, number)
         if len(groups) == 1 and len(groups[0].records) == 1:
             _mark_evaluation(axes, groups[0].records[0], curves[0].x[-1] / scale)
         _decorate(axes, groups, title, AXES[x][1] + unit, threshold)
     return picture
 
 
-def _unit(largest: float, names: tuple[str, ...]) -> tuple[float, str]:
+def unit_of(largest: float, names: tuple[str, ...]) -> tuple[float, str]:
     """What to divide by, and what to call it. Counts below 100,000 are written out."""
     start = 1e5 if names is COUNTS else 1e3
     if largest < start:
@@ -187,7 +201,8 @@ def _unit(largest: float, names: tuple[str, ...]) -> tuple[float, str]:
     return 1000.0**power, names[power]
 
 
-def _draw(axes: "Axes", group: Group, curve: Curve, scale: float, number: int) -> None:
+def draw_curve(axes: "Axes", group: Group, curve: Curve, scale: float, number: int) -> None:
+    """A line with its band, and a thin one per run; the number of the group decides on its looks."""
     colour = COLOURS[number % len(COLOURS)]
     dash = DASHES[number // len(COLOURS) % len(DASHES)]
     axes.fill_between(curve.x / scale, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
@@ -209,28 +224,38 @@ def _mark_evaluation(axes: "Axes", record: Record, last: float) -> None:
     axes.plot([last], [score], "D", color=COLOURS[1], ms=7, mec="white", zorder=5, label=text, clip_on=False)
 
 
-def _decorate(axes: "Axes", groups: list[Group], title: str | None, xlabel: str, threshold: float | None) -> None:
+def label_costs(axes: "Axes", xlabel: str) -> None:
+    """The horizontal axis: round numbers, and whole ones where things are counted."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axes.set_xlabel(xlabel)
-    axes.set_ylabel("return of an episode")
     axes.margins(x=0.02)
     whole = "(" not in xlabel  # a number of things, not of millions of them
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1))
     if whole:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def draw_threshold(axes: "Axes", threshold: float | None) -> None:
+    """A dashed line at this return, if there is one."""
     if threshold is not None:
         dashed: dict[str, Any] = {"color": FAINT, "linewidth": 1, "linestyle": (0, (4, 3)), "zorder": 1}
         axes.axhline(threshold, **dashed, label=f"threshold {threshold:g}")
-    axes.set_title(title or _title(groups), loc="left", fontweight="bold", fontsize=12, pad=22)
+
+
+def _decorate(axes: "Axes", groups: list[Group], title: str | None, xlabel: str, threshold: float | None) -> None:
+    label_costs(axes, xlabel)
+    axes.set_ylabel("return of an episode")
+    draw_threshold(axes, threshold)
+    axes.set_title(title or title_of(groups), loc="left", fontweight="bold", fontsize=12, pad=22)
     above: dict[str, Any] = {"xy": (0, 1), "xytext": (0, 7), "xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(_caption(groups), **above, color=FAINT, fontsize=8.5)
+    axes.annotate(caption_of(groups), **above, color=FAINT, fontsize=8.5)
     handles, _ = axes.get_legend_handles_labels()
     if len(handles) > 1:
         axes.legend(loc="best", fontsize=9)
 
 
-def _title(groups: list[Group]) -> str:
+def title_of(groups: list[Group]) -> str:
     """What all runs have in common."""
     records = [record for group in groups for record in group.records]
     parts = []
@@ -242,7 +267,8 @@ def _title(groups: list[Group]) -> str:
     return " · ".join(parts) or "learning curves"
 
 
-def _caption(groups: list[Group]) -> str:
+def caption_of(groups: list[Group]) -> str:
+    """What lines and bands are."""
     seeds = sorted({len(group.records) for group in groups})
     if seeds == [1]:
         return "mean over the training episodes of each round; band: ± one standard deviation"

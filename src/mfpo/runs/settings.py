@@ -45,6 +45,10 @@ class Settings:
     dropout: float = option(0.0, "chance that an agent misses a round", least=0, most=0.99)
     stragglers: float = option(0.0, "chance that an agent answers too late", least=0, most=0.99)
     evaluation_episodes: int = option(100, "fresh episodes the final policy is judged by", least=1)
+    reference_every: int = option(
+        0, "rounds after which the server's direction is compared with a gradient measured apart; 0: never", least=0
+    )
+    reference_trajectories: int = option(1000, "trajectories to measure it with, at least", least=2, most=10**7)
 
     def __post_init__(self) -> None:
         validate(self)

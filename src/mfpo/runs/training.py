@@ -159,6 +159,10 @@ def _assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = 
     env = make_env(settings)
     algorithm = make_algorithm(settings, config, env)
     engine = (make_engine or _make_engine)(settings, config, algorithm, env)
+    if settings.reference_every:
+        engine = federation.measured(
+            engine, algorithm, env, settings.seed, settings.reference_every, settings.reference_trajectories
+        )
     # the config names the devices really used: how many there are can change the last bits of a result
     return _Job(dataclasses.replace(settings, devices=engine.devices), config, env, algorithm, engine)
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from mfpo.errors import ConfigError, Diverged
-from mfpo.federation import RoundLog, State, make_engine
+from mfpo.federation import RoundLog, State, make_engine, measured
 from mfpo.federation.flower import frames, server, wire
 from mfpo.federation.flower.frames import Entry, Frame
 from mfpo.federation.flower.server import Terms
@@ -73,6 +73,18 @@ def test_mfpo_is_the_same_bit_for_bit(make_agents: Callable[..., list[Any]]) -> 
 @pytest.mark.parametrize("name", ["fedpg_br", "fed_sac", "fed_dqn", "fedavg_ppo"])
 def test_every_baseline_is_the_same(name: str, make_agents: Callable[..., list[Any]]) -> None:
     agree(name, make_agents(3))
+
+
+@pytest.mark.slow
+def test_the_gradient_a_server_measures_is_the_same(make_agents: Callable[..., list[Any]]) -> None:
+    job = helpers.job_of("mfpo")
+    env = make_env(job[0])
+    algorithm = make_algorithm(*job, env)
+    engines = over_messages(job, helpers.Direct(make_agents(3))), in_process(job)
+    logs = [play(measured(engine, algorithm, env, 0, 2, 50), last=2)[1] for engine in engines]
+    for name in ("gradient_error", "reference_gradient_norm_squared"):
+        assert name not in logs[0][0].merge
+        assert logs[0][1].merge[name] == pytest.approx(logs[1][1].merge[name], rel=1e-4)
 
 
 def test_only_upload_download_and_report_travel(make_agents: Callable[..., list[Any]]) -> None:
