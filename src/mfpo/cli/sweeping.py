@@ -75,7 +75,7 @@ def _plan(args: argparse.Namespace) -> "Sweep":
     )
     lists = [name for name, value in {**of_run, **of_algorithm}.items() if isinstance(value, Several)]
     if not lists:
-        raise ConfigError("Nothing is swept; give one option several values, as in --agents 1,2,5,10.")
+        raise ConfigError("Nothing is swept; give one option that is a number several values, as in --agents 1,2,5.")
     if len(lists) > 1:
         both = f"{flag(lists[0])} and {flag(lists[1])}"
         raise ConfigError(f"{both} both have several values; sweep one option at a time.")
@@ -98,9 +98,10 @@ class _Watch:
         self._runs, self._over = len(planned.entries), len(planned.entries) - len(missing)
         self._done, self._start = 0.0, time.perf_counter()
         self.progress = make_sweep_progress(self._work, quiet)
-        name = flag(planned.option).removeprefix("--")
+        values = ", ".join(f"{value:g}" for value in planned.points)
         seeds = len(next(iter(planned.points.values())))
-        self._tell(f"{name} {', '.join(f'{value:g}' for value in planned.points)}, {seeds} seeds each: {planned.path}")
+        each = "1 seed" if seeds == 1 else f"{seeds} seeds"
+        self._tell(f"{planned.option.replace('_', ' ')} {values}, {each} each: {planned.path}")
 
     def started(self, entry: "Entry") -> None:
         from mfpo.reporting.tensorboard import EventFiles

@@ -167,7 +167,7 @@ def figure_of(
     groups: list[Group], x: str, threshold: float | None = None, title: str | None = None, ordered: bool = False
 ) -> "Figure":
     """A line per group. Groups that are `ordered`, by a number, are told apart by shades, without the single runs."""
-    matplotlib, picture = blank(7.2, 4.3)
+    matplotlib, picture = blank(8.6 if ordered else 7.2, 4.3)
     curves = [curve_of(group, x) for group in groups]
     colours: Sequence[Any] = COLOURS
     if ordered:
@@ -182,6 +182,10 @@ def figure_of(
         if len(groups) == 1 and len(groups[0].records) == 1:
             _mark_evaluation(axes, groups[0].records[0], curves[0].x[-1] / scale)
         _decorate(axes, groups, title, AXES[x][1] + unit, threshold)
+        legend = axes.get_legend()
+        if ordered and legend is not None:  # there are many lines: beside them, not among them
+            legend.set_loc("center left")
+            legend.set_bbox_to_anchor((1.01, 0.5))
     return picture
 
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TABLE, NUMBERS = "sweep.md", "sweep.json"
-COSTS = {"rounds": ("round", "communication rounds"), "trajectories": ("trajectories_per_agent", "trajectories/agent")}
+COSTS = {  # name -> field of a row, label of an axis, head of a column
+    "rounds": ("round", "communication rounds", "rounds"),
+    "trajectories": ("trajectories_per_agent", "trajectories per agent", "trajectories/agent"),
+}
 Points = Mapping[float, Sequence[Record]]
 Row = dict[str, Any]
 
@@ -36,7 +39,7 @@ def _row(records: Sequence[Record], threshold: float | None) -> Row:
     scores = [record.summary["evaluation"]["mean"] for record in records if record.summary]
     row: Row = {"seeds": len(records), "finished": len(scores), "score": _statistics(scores), "scores": scores}
     if threshold is not None:
-        for name, (field, _) in COSTS.items():
+        for name, (field, _, _) in COSTS.items():
             each = [cost_to_reach(record, threshold, field) for record in records]
             limits = [_limit(record, field) for record in records]
             row["reached"] = sum(cost is not None for cost in each)
@@ -81,7 +84,7 @@ def table_text(option: str, rows: Sequence[Row]) -> str:
     """The table in Markdown."""
     head = [option.replace("_", " "), "seeds", "score"]
     if "reached" in rows[0]:
-        head += ["reached"] + [f"{name}, {what}" for _, name in COSTS.values() for what in ("median", "mean")]
+        head += ["reached"] + [f"{name}, {what}" for _, _, name in COSTS.values() for what in ("median", "mean")]
     return markdown(head, [_line(row) for row in rows])
 
 
@@ -118,8 +121,7 @@ def save_sweep(
         files.replace(out / TABLE, (table_text(option, rows) + "\n").encode())
         files.replace(out / NUMBERS, json.dumps(numbers, indent=2, allow_nan=False).encode())
     name = option.replace("_", " ")
-    groups = [Group(f"{name} {value:g}", [r for r in records if r.rows]) for value, records in points.items()]
-    groups = [group for group in groups if group.records]
+    groups = [_group(f"{name} {value:g}", records) for value, records in points.items() if any(r.rows for r in records)]
     if not groups:
         return rows, []
     figures = [
@@ -130,6 +132,14 @@ def save_sweep(
         title = _title(groups, name)
         figures.append(save(lambda: threshold_figure(option, rows, threshold, title), out / "threshold.png"))
     return rows, figures
+
+
+def _group(label: str, records: Sequence[Record]) -> Group:
+    """The runs to draw: where some diverged, those that did not, and a label that says so."""
+    whole = [record for record in records if record.summary]
+    if not whole or len(whole) == len(records):
+        return Group(label, [record for record in records if record.rows])
+    return Group(f"{label} ({len(records) - len(whole)} of {len(records)} diverged)", whole)
 
 
 def curves_figure(groups: list[Group], x: str, threshold: float | None) -> "Figure":
@@ -154,9 +164,10 @@ def threshold_figure(option: str, rows: Sequence[Row], threshold: float, title: 
     """Rounds, and trajectories per agent, until training returns the threshold, against the swept value."""
     matplotlib, picture = blank(9.6, 4.3)
     with matplotlib.rc_context(STYLE):
-        for axes, (name, (_, label)) in zip(picture.subplots(1, 2), COSTS.items(), strict=True):
+        for axes, (name, (_, label, _)) in zip(picture.subplots(1, 2), COSTS.items(), strict=True):
             _draw(axes, rows, name, ideal=option == "agents")
-            _decorate(axes, [row["value"] for row in rows], option.replace("_", " "), label)
+            _decorate(axes, rows, option, name)
+            axes.set_ylabel(label)
         left = picture.axes[0]
         left.legend(loc="best", fontsize=9)
         left.set_title(title, loc="left", fontweight="bold", fontsize=12, pad=22)
@@ -179,9 +190,11 @@ def _draw(axes: "Axes", rows: Sequence[Row], name: str, ideal: bool) -> None:
         seeds = [cost for cost in row[name]["each"] if cost is not None]
         axes.plot([row["value"]] * len(seeds), seeds, ".", color=blue, alpha=0.25, ms=7, mew=0, label="_seeds")
     if ideal:
-        axes.plot(x, y[0] * x[0] / x, color=FAINT, linestyle=(0, (4, 3)), linewidth=1.2, label="ideal, 1/N", zorder=1)
+        known = int(np.argmax(every))  # the first that is no lower bound; without any, the first
+        line = y[known] * x[known] / x
+        axes.plot(x, line, color=FAINT, linestyle=(0, (4, 3)), linewidth=1.2, label="ideal, 1/N", zorder=1)
     axes.plot(x, y, color=blue, linewidth=2, label="_line")
-    bars: dict[str, Any] = {"linestyle": "none", "linewidth": 1.4, "capsize": 3, "ms": 6.5, "marker": "o", "mew": 1.6}
+    bars: dict[str, Any] = {"linestyle": "none", "linewidth": 1.4, "capsize": 3, "ms": 5.5, "marker": "o", "mew": 1.6}
     for which, colour, face, label in (
         (every, blue, blue, "all seeds reach it"),
         (~every, orange, "white", "lower bound: some seeds never do"),
@@ -198,16 +211,22 @@ def _draw(axes: "Axes", rows: Sequence[Row], name: str, ideal: bool) -> None:
             )
 
 
-def _decorate(axes: "Axes", values: Sequence[float], name: str, label: str) -> None:
-    from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
+def _decorate(axes: "Axes", rows: Sequence[Row], option: str, name: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
-    axes.set_xlabel(name)
-    axes.set_ylabel(label)
-    axes.margins(0.08, 0.14)
-    if min(values) > 0 and max(values) >= 8 * min(values):
+    values = [row["value"] for row in rows]
+    axes.set_xlabel(option.replace("_", " "))
+    axes.margins(0.08, 0.16)
+    if option == "agents" or (min(values) > 0 and max(values) >= 8 * min(values)):
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(list(values), [f"{value:,g}" for value in values])
+        lowest = min(
+            (min((c for c in row[name]["each"] if c is not None), default=np.inf) for row in rows), default=np.inf
+        )
+        if np.isfinite(lowest):
+            axes.set_ylim(bottom=max(axes.get_ylim()[0], 0.6 * lowest))  # an ideal line may leave below
+    axes.set_xticks(values, [f"{value:,g}" for value in values])
