@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 
 import pytest
 
@@ -26,7 +27,7 @@ def swept(program, tmp_path_factory):
     """Rounds are swept, for they need one program only; on two devices."""
     path = tmp_path_factory.mktemp("swept") / "rounds"
     command = ("sweep", "CartPole-v1", *TINY, "--rounds", "1,2", "--seeds", 2, "--threshold", 1, "--out", path)
-    out, err = finish(program(*command, "--json", env={"JAX_NUM_CPU_DEVICES": "2"}))
+    out, err = finish(program(*command, "--json", "--tensorboard", env={"JAX_NUM_CPU_DEVICES": "2"}))
     return path, out, err, command
 
 
@@ -55,9 +56,17 @@ def test_it_prints_and_writes_what_it_found(mfpo, swept):
         *("rounds=1", "rounds=2", "sweep.md", "sweep.json"),
         *("curves-rounds.png", "curves-trajectories.png", "threshold.png"),
     }
+    assert list((path / "rounds=2" / "seed-1" / "tensorboard").iterdir())
     code, table, err = mfpo(*command, "--quiet")
     assert (code, err) == (0, "")
     assert table.startswith((path / "sweep.md").read_text()) and table.endswith("threshold.png\n")
+
+
+def test_the_numbers_are_there_without_matplotlib(mfpo, swept, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = mfpo(*swept[3], "--quiet")
+    assert (code, out) == (0, (swept[0] / "sweep.md").read_text())
+    assert err.count("\n") == 1 and "pip install 'mfpo[plot]'" in err
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,17 @@ import json
 import pytest
 
 from mfpo.reporting.records import load_record
-from mfpo.reporting.sweep import NUMBERS, TABLE, cost_to_reach, rows_of, save_sweep, table_text, threshold_figure
+from mfpo.reporting.sweep import (
+    NUMBERS,
+    TABLE,
+    cost_to_reach,
+    load_points,
+    rows_of,
+    save_figures,
+    save_table,
+    table_text,
+    threshold_figure,
+)
 
 
 @pytest.fixture
@@ -19,7 +29,7 @@ def points(make_run):
 
 
 def rows(points, threshold=400.0):
-    return rows_of({value: [load_record(path) for path in paths] for value, paths in points.items()}, threshold)
+    return rows_of(load_points(points), threshold)
 
 
 def test_the_first_round_that_reaches_it_counts(make_run):
@@ -59,7 +69,9 @@ def test_a_run_that_ended_early_is_charged_for_all_its_rounds(make_run):
 
 
 def test_what_is_written(points, tmp_path):
-    table, figures = save_sweep("agents", points, tmp_path, 400.0)
+    records = load_points(points)
+    table = save_table("agents", records, tmp_path, 400.0)
+    figures = save_figures("agents", records, tmp_path, 400.0)
     numbers = json.loads((tmp_path / NUMBERS).read_text())
     assert numbers == {"option": "agents", "threshold": 400.0, "values": table}
     text = (tmp_path / TABLE).read_text()
@@ -69,8 +81,9 @@ def test_what_is_written(points, tmp_path):
 
 
 def test_without_a_threshold_there_are_scores_and_curves(points, tmp_path):
-    table, figures = save_sweep("agents", points, tmp_path, None)
-    assert len(figures) == 2 and "reached" not in table[0]
+    records = load_points(points)
+    assert "reached" not in save_table("agents", records, tmp_path, None)[0]
+    assert len(save_figures("agents", records, tmp_path, None)) == 2
     assert "reached" not in (tmp_path / TABLE).read_text()
 
 

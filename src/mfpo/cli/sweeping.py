@@ -14,7 +14,7 @@ from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import make_sweep_progress
 from mfpo.cli.text import score_text, seconds_text
 from mfpo.config import flag
-from mfpo.errors import ConfigError
+from mfpo.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from mfpo.reporting.tensorboard import EventFiles
@@ -144,15 +144,21 @@ def _cost(entry: "Entry") -> float:
 
 
 def _report(args: argparse.Namespace, planned: "Sweep", threshold: float | None) -> int:
-    """Table and figures. The runs are safe by now, so that a missing package does not hide the numbers."""
-    from mfpo.reporting.sweep import save_sweep, table_text
+    """Table and figures. The numbers are there even if the package that draws is not."""
+    from mfpo.reporting.sweep import load_points, save_figures, save_table, table_text
 
-    paths = {value: [entry.path for entry in entries] for value, entries in planned.points.items()}
-    rows, figures = save_sweep(planned.option, paths, planned.path, threshold)
+    points = load_points({value: [entry.path for entry in entries] for value, entries in planned.points.items()})
+    rows = save_table(planned.option, points, planned.path, threshold)
     if args.json:
         numbers = {"path": str(planned.path), "option": planned.option, "threshold": threshold, "values": rows}
         print(json.dumps(numbers))
     else:
         print(table_text(planned.option, rows))
+    try:
+        figures = save_figures(planned.option, points, planned.path, threshold)
+    except MissingExtra as error:
+        print(f"mfpo: {error}", file=sys.stderr)
+        return 0
+    if not args.json:
         print("\n".join(map(str, figures)))
     return 0

@@ -4,6 +4,7 @@ A seed that never reached the score is never left out. It counts as having neede
 takes it as infinite, and the mean with all the rounds there were, so that such a mean is a lower bound and says so.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -107,31 +108,38 @@ def _cell(values: Row, digits: int) -> str:
     return f"{bound}{values['mean']:,.{digits}f} ({low:,.{digits}f} .. {high:,.{digits}f})"
 
 
-def save_sweep(
-    option: str, paths: Mapping[float, Sequence[Path]], out: Path, threshold: float | None
-) -> tuple[list[Row], list[Path]]:
-    """Write the table and its numbers into `out`, then the figures; the rows of the table, and the figures."""
-    points = {
-        value: [load_record(path) for path in of if (path / "config.toml").exists()] for value, of in paths.items()
-    }
-    points = {value: records for value, records in points.items() if records}
+def load_points(paths: Mapping[float, Sequence[Path]]) -> dict[float, list[Record]]:
+    """The runs there are, by value; a run that has not begun has no record."""
+    begun = {value: [path for path in of if (path / "config.toml").exists()] for value, of in paths.items()}
+    return {value: [load_record(path) for path in of] for value, of in begun.items() if of}
+
+
+def save_table(option: str, points: Points, out: Path, threshold: float | None) -> list[Row]:
+    """Write the table and its numbers into `out`; its rows."""
     rows = rows_of(points, threshold)
     numbers = {"option": option, "threshold": threshold, "values": rows}
     with files.writing("the tables", out):
         files.replace(out / TABLE, (table_text(option, rows) + "\n").encode())
         files.replace(out / NUMBERS, json.dumps(numbers, indent=2, allow_nan=False).encode())
+    return rows
+
+
+def save_figures(option: str, points: Points, out: Path, threshold: float | None) -> list[Path]:
+    """Draw curves, and the costs of a threshold if there is one, into `out`."""
     name = option.replace("_", " ")
     groups = [_group(f"{name} {value:g}", records) for value, records in points.items() if any(r.rows for r in records)]
     if not groups:
-        return rows, []
+        return []
     figures = [
-        save(lambda x=x: curves_figure(groups, x, threshold), out / f"curves-{x}.png")  # type: ignore[misc]
+        save(functools.partial(curves_figure, groups, x, threshold), out / f"curves-{x}.png")
         for x in ("rounds", "trajectories")
     ]
     if threshold is not None:
-        title = _title(groups, name)
-        figures.append(save(lambda: threshold_figure(option, rows, threshold, title), out / "threshold.png"))
-    return rows, figures
+        settings = groups[0].records[0].settings
+        title = f"{settings['env']} · {settings['algorithm']} · {name}"
+        draw = functools.partial(threshold_figure, option, rows_of(points, threshold), threshold, title)
+        figures.append(save(draw, out / "threshold.png"))
+    return figures
 
 
 def _group(label: str, records: Sequence[Record]) -> Group:
@@ -153,11 +161,6 @@ def curves_figure(groups: list[Group], x: str, threshold: float | None) -> "Figu
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     return picture
-
-
-def _title(groups: list[Group], name: str) -> str:
-    settings = groups[0].records[0].settings
-    return f"{settings['env']} · {settings['algorithm']} · {name}"
 
 
 def threshold_figure(option: str, rows: Sequence[Row], threshold: float, title: str) -> "Figure":
