@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from mfpo.cli.progress import Bar, Lines, Quiet, make_progress
+from mfpo.cli.progress import Bar, Lines, Quiet, make_progress, make_sweep_progress
 from mfpo.cli.text import bytes_text, seconds_text, sparkline
 
 ROW = {
@@ -93,3 +93,18 @@ def test_sparkline_shows_lowest_and_highest_in_the_width():
     assert line[0] == "▁" and line[-1] == "█"
     assert sparkline([5, 5, 5]) == "▁▁▁"
     assert sparkline([None]) == ""
+
+
+def test_the_bar_of_a_sweep_counts_work_and_elsewhere_there_is_none(monkeypatch):
+    assert isinstance(make_sweep_progress(400.0, quiet=False), Quiet)
+    monkeypatch.setattr("sys.stderr", Terminal())
+    assert isinstance(make_sweep_progress(400.0, quiet=True), Quiet)
+    progress = make_sweep_progress(400.0, quiet=False)
+    try:
+        assert isinstance(progress, Bar)
+        progress.advance(60.0, "agents=3, seed 1")
+        progress.advance(40.0, "agents=2, seed 0")
+        task = progress._bar.tasks[0]
+        assert (task.percentage, task.description) == (25, "agents=2, seed 0")
+    finally:
+        progress.close()

@@ -108,6 +108,7 @@ def install(put: Callable[[object, str, Any], None]) -> None:
     put(algorithms, "make", make_algorithm)
     put(algorithms, "config_class", config_class)
     put(federation, "make_engine", make_engine)
+    put(federation, "make_engine_on", lambda device, *rest: make_engine("inprocess", *rest[:4], 1, *rest[4:]))
     put(federation, "evaluate", evaluate)
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from mfpo.errors import ConfigError, RunError
 from mfpo.reporting.comparison import NUMBERS, TABLE, save_comparison, table_text
-from mfpo.runs import comparison, directory
+from mfpo.runs import comparison, directory, entries
 
 VALUES = {"agents": 3, "rounds": 4, "evaluation_episodes": 4}
 
 
-def planned(out: Path, seeds: int = 2, **changes: Any) -> list[comparison.Entry]:
+def planned(out: Path, seeds: int = 2, **changes: Any) -> list[entries.Entry]:
     return comparison.plan("CartPole-v1", ["fake"], seeds, out, VALUES | changes)
 
 
@@ -33,31 +33,31 @@ def stop_after(rounds: int) -> Any:
 def test_what_is_finished_is_not_run_again_and_what_is_half_done_goes_on(fake: ModuleType, tmp_path: Path) -> None:
     first, second = planned(tmp_path)
     rounds: list[int] = []
-    comparison.run(first)
+    entries.run(first)
     with pytest.raises(Stop):
-        comparison.run(second, callback=stop_after(2))
-    assert [comparison.is_finished(entry) for entry in planned(tmp_path)] == [True, False]
-    comparison.run(first, callback=lambda row: rounds.append(row["round"]))
+        entries.run(second, callback=stop_after(2))
+    assert [entries.is_finished(entry) for entry in planned(tmp_path)] == [True, False]
+    entries.run(first, callback=lambda row: rounds.append(row["round"]))
     assert rounds == []
-    comparison.run(second, callback=lambda row: rounds.append(row["round"]))
+    entries.run(second, callback=lambda row: rounds.append(row["round"]))
     assert rounds == [3, 4]
-    assert all(map(comparison.is_finished, planned(tmp_path)))
+    assert all(map(entries.is_finished, planned(tmp_path)))
     assert [directory.read_config(entry.path)[0].seed for entry in (first, second)] == [0, 1]
 
 
 def test_it_can_be_extended_by_seeds_and_rounds(fake: ModuleType, tmp_path: Path) -> None:
     for entry in planned(tmp_path):
-        comparison.run(entry)
+        entries.run(entry)
     longer = planned(tmp_path, seeds=3, rounds=6)
-    assert [comparison.is_finished(entry) for entry in longer] == [False] * 3
-    assert [len(comparison.run(entry).metrics) for entry in longer] == [6] * 3
+    assert [entries.is_finished(entry) for entry in longer] == [False] * 3
+    assert [len(entries.run(entry).metrics) for entry in longer] == [6] * 3
     with pytest.raises(RunError, match="was trained for 6 rounds, more than 4"):
         planned(tmp_path)
 
 
 def test_a_run_of_other_settings_is_not_touched(fake: ModuleType, tmp_path: Path) -> None:
     (entry,) = planned(tmp_path, seeds=1)
-    comparison.run(entry)
+    entries.run(entry)
     with pytest.raises(RunError, match="fake-seed0 holds a run with other settings; give another --out"):
         planned(tmp_path, seeds=1, agents=5)
 
@@ -76,10 +76,10 @@ def test_plans_that_make_no_sense(
 
 def test_table_and_figures(fake: ModuleType, tmp_path: Path) -> None:
     """The fake's episodes return 0, 1, 2, 3 plus its seed plus 1 + 2 + 3 + 4."""
-    entries = planned(tmp_path, seeds=4)
-    for entry in entries:
-        comparison.run(entry)
-    rows, figures = save_comparison([entry.path for entry in entries], tmp_path)
+    runs = planned(tmp_path, seeds=4)
+    for entry in runs:
+        entries.run(entry)
+    rows, figures = save_comparison([entry.path for entry in runs], tmp_path)
     (row,) = rows
     assert row["scores"] == [11.5, 12.5, 13.5, 14.5] and row["mean"] == row["iqm"] == 13.0
     assert row["std"] == pytest.approx(1.118, abs=1e-3) and 11.5 <= row["interval"][0] < 13 < row["interval"][1] <= 14.5

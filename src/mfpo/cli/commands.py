@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mfpo.runs.settings import Settings
     from mfpo.runs.training import Run
 
+REPEAT = "mfpo: interrupted; every round that was over is stored. Repeat the command to go on."
+
 
 def train(args: argparse.Namespace) -> int:
     """`mfpo train ENV`."""
@@ -85,8 +87,9 @@ def _watch(
     start: "Callable[..., Run]",
     finish: "Callable[[argparse.Namespace, Run, _Watch], int] | None" = None,
     title: str = "",
+    advice: "Callable[[_Watch], str] | None" = None,
 ) -> int:
-    """Run `start` with a display, and tell how it ended."""
+    """Run `start` with a display, and tell how it ended; to one who interrupts it, how to go on."""
     if args.tensorboard:
         from mfpo.reporting import tensorboard
 
@@ -106,7 +109,7 @@ def _watch(
                 run = start(callback=callback, notice=watch.progress.notice, started=watch.started)
             except KeyboardInterrupt:
                 watch.close()
-                print(_how_to_go_on(watch), file=sys.stderr)
+                print((advice or _how_to_go_on)(watch), file=sys.stderr)
                 return signals.exit_code
             return (finish or _finish)(args, run, watch)
     finally:
@@ -171,15 +174,16 @@ def compare(args: argparse.Namespace) -> int:
     """`mfpo compare ENV`."""
     from mfpo.reporting.comparison import save_comparison, table_text
     from mfpo.runs import comparison
+    from mfpo.runs.entries import is_finished, run
 
     given = vars(args)
     values = {name: given[name] for name in args.fields["settings"] if name in given}
     entries = comparison.plan(args.env, args.algorithms, args.seeds, args.out and Path(args.out), values)
-    missing = [entry for entry in entries if not comparison.is_finished(entry)]
+    missing = [entry for entry in entries if not is_finished(entry)]
     for number, entry in enumerate(missing, start=1):
-        start = functools.partial(comparison.run, entry)
+        start = functools.partial(run, entry)
         title = f"run {number} of {len(missing)}: "
-        code = _watch(args, entry.settings, start, finish=_tell_score, title=title)
+        code = _watch(args, entry.settings, start, finish=_tell_score, title=title, advice=lambda watch: REPEAT)
         if code:
             return code
     out = entries[0].path.parent

@@ -9,14 +9,27 @@ from typing import Any
 from mfpo.config import field_types, flag
 
 
-def add_fields(group: Any, cls: type, defaults: Mapping[str, Any], skip: tuple[str, ...] = ()) -> None:
-    """A flag per field. A flag that is not given leaves no trace, so that presets can tell it from a given one."""
+class Several(tuple[Any, ...]):
+    """The values of a number that was given several."""
+
+
+def add_fields(
+    group: Any, cls: type, defaults: Mapping[str, Any], skip: tuple[str, ...] = (), several: bool = False
+) -> None:
+    """A flag per field. A flag that is not given leaves no trace, so that presets can tell it from a given one.
+
+    If there may be `several` values of a number, separated by commas, they become a `Several`.
+    """
     for field in dataclasses.fields(cls):
         if field.name not in skip:
-            _add_field(group, field, field_types(cls)[field.name], defaults.get(field.name, field.default))
+            kind = field_types(cls)[field.name]
+            read = several_reader(kind) if several and kind in (int, float) else reader(kind)
+            _add_field(group, field, kind, defaults.get(field.name, field.default), read)
 
 
-def _add_field(group: Any, field: "dataclasses.Field[Any]", kind: Any, default: Any) -> None:
+def _add_field(
+    group: Any, field: "dataclasses.Field[Any]", kind: Any, default: Any, read: Callable[[str], Any]
+) -> None:
     rule = field.metadata
     notes = [f"default {_written(default)}"]
     if kind is not bool and rule.get("symbol"):
@@ -31,7 +44,7 @@ def _add_field(group: Any, field: "dataclasses.Field[Any]", kind: Any, default: 
     else:
         choices = rule.get("choices")
         options["metavar"] = "{" + ",".join(choices) + "}" if choices else _placeholder(kind)
-        options["type"] = reader(kind)
+        options["type"] = read
     group.add_argument(flag(field.name), **options)
 
 
@@ -64,3 +77,9 @@ def reader(kind: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"{text!r} is not {name}") from None
 
     return read
+
+
+def several_reader(kind: Any) -> Callable[[str], Any]:
+    """Text -> a value of type `kind`, or `Several` of them where there are commas."""
+    read = reader(kind)
+    return lambda text: Several(read(part.strip()) for part in text.split(",")) if "," in text else read(text)

@@ -3,49 +3,15 @@
 import argparse
 import dataclasses
 import re
-import shutil
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, NoReturn
+from typing import Any
 
 from mfpo.cli import commands, federation
+from mfpo.cli.arguments import Parser
 from mfpo.cli.flags import add_fields, reader
 from mfpo.config import field_types
-from mfpo.errors import ConfigError, UnknownName, did_you_mean
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with our manners: no abbreviations, and errors that are raised as one sentence with a suggestion."""
-
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", _Help)
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what argparse found, in our words."""
-        argument, _, problem = message.removeprefix("argument ").partition(": ")
-        if message.startswith("the following arguments are required"):
-            raise ConfigError(f"`{self.prog}` needs {problem}; see `{self.prog} --help`.")
-        if problem.startswith("expected"):
-            raise ConfigError(f"{argument} needs a value; see `{self.prog} --help`.")
-        if problem.startswith("ignored explicit argument"):
-            raise ConfigError(f"{argument} takes no value; leave out what follows the equals sign.")
-        raise ConfigError(f"{argument}: {problem}." if message.startswith("argument ") else f"{message}.")
-
-    def refuse(self, unknown: list[str]) -> NoReturn:
-        """Complain about the first argument that nothing asked for."""
-        given = next((text for text in unknown if text.startswith("-")), unknown[0]).partition("=")[0]
-        if not given.startswith("-"):
-            raise ConfigError(f"`{self.prog}` has no use for {given!r}; see `{self.prog} --help`.")
-        hint = did_you_mean(given, self._option_string_actions)
-        if not hint.startswith("Did"):  # nothing is near, and sixty names are no help
-            hint = f"See `{self.prog} --help`."
-        raise ConfigError(f"There is no option {given} of `{self.prog}`. {hint}")
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=min(120, shutil.get_terminal_size().columns))
+from mfpo.errors import UnknownName, did_you_mean
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -82,7 +48,11 @@ def _join_negative_numbers(argv: list[str]) -> list[str]:
     """argparse takes the -1e-3 of `--stepsize -1e-3` for an option; --stepsize=-1e-3 it understands."""
     joined: list[str] = []
     for text in argv:
-        if joined and re.fullmatch(r"--[a-z][a-z0-9-]*", joined[-1]) and re.fullmatch(r"-[0-9.][0-9.eE+-]*|-inf", text):
+        if (
+            joined
+            and re.fullmatch(r"--[a-z][a-z0-9-]*", joined[-1])
+            and re.fullmatch(r"-[0-9.][0-9.,eE+-]*|-inf", text)
+        ):
             joined[-1] += f"={text}"
         else:
             joined.append(text)
@@ -115,8 +85,11 @@ def _train(parser: Parser, argv: list[str]) -> None:
     parser.set_defaults(command=commands.train)
 
 
-def training_flags(parser: Parser, argv: list[str], skip: tuple[str, ...] = ()) -> None:
-    """ENV, a flag per setting of the run (but those to `skip`), and one per setting of the algorithm."""
+def training_flags(parser: Parser, argv: list[str], skip: tuple[str, ...] = (), several: bool = False) -> None:
+    """ENV, a flag per setting of the run (but those to `skip`), and one per setting of the algorithm.
+
+    `several`: numbers may be lists.
+    """
     from mfpo import algorithms
     from mfpo.runs.settings import Settings
 
@@ -132,8 +105,8 @@ def training_flags(parser: Parser, argv: list[str], skip: tuple[str, ...] = ()) 
         parser.description = f"{parser.description} {source}"
 
     parser.add_argument("env", metavar="ENV", help="of `mfpo list`, a Gymnasium id, or package.module:EnvId")
-    add_fields(parser.add_argument_group("the run"), Settings, of_run, skip=("env", *skip))
-    add_fields(parser.add_argument_group(f"the algorithm {given.algorithm}"), config_class, of_algorithm)
+    add_fields(parser.add_argument_group("the run"), Settings, of_run, ("env", *skip), several)
+    add_fields(parser.add_argument_group(f"the algorithm {given.algorithm}"), config_class, of_algorithm, (), several)
     fields = {"settings": list(field_types(Settings)), "config": list(field_types(config_class))}
     parser.set_defaults(fields=fields)
 
@@ -222,6 +195,22 @@ def _compare(parser: Parser, argv: list[str]) -> None:
         "mfpo compare CartPole-v1 --byzantine 3 --attack sign-flip --aggregation median --out runs/attacked",
     )
     parser.set_defaults(command=commands.compare, fields={"settings": list(field_types(Settings))})
+
+
+def _sweep(parser: Parser, argv: list[str]) -> None:
+    from mfpo.cli import sweeping
+
+    parser.usage = "mfpo sweep ENV --OPTION VALUE,VALUE,... [options]"
+    parser.description = "Train with several values of one number, each with several seeds, and draw what it does."
+    training_flags(parser, argv, skip=("seed",), several=True)
+    sweeping.fill(parser, _output(parser))
+    parser.epilog = _examples(
+        "mfpo sweep CartPole-v1 --agents 1,2,5,10,20,50 --seeds 10",
+        "mfpo sweep CartPole-v1 --local-steps 1,2,5,10,20,50 --seeds 10",
+        "mfpo sweep CartPole-v1 --trajectories 1,5,10,20,50 --seeds 10",
+        "mfpo sweep Pendulum-v1 --stepsize 0.03,0.1,0.3 --threshold -200 --out runs/stepsizes",
+        "the same command again                            goes on where it was interrupted",
+    )
 
 
 def _plan(parser: Parser, argv: list[str]) -> None:
@@ -335,6 +324,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
     "resume": ("go on with a run that was stopped, or train it longer", _resume),
     "evaluate": ("judge a run's policy on fresh episodes", _evaluate),
     "compare": ("run several algorithms with several seeds, and compare them", _compare),
+    "sweep": ("train with several values of one number, and draw what it does", _sweep),
     "plan": ("say what the theorem asks for: local steps, trajectories, rounds, bytes", _plan),
     "plot": ("draw the learning curves of runs", _plot),
     "watch": ("show runs on a web page that updates itself", _watch),

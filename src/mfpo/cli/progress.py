@@ -17,6 +17,9 @@ class Progress(Protocol):
     def row(self, row: Row) -> None:
         """A round is done and safe."""
 
+    def advance(self, amount: float, text: str) -> None:
+        """Of many runs, one has done this much more."""
+
     def notice(self, sentence: str) -> None:
         """A line for the user."""
 
@@ -31,6 +34,11 @@ def make_progress(rounds: int, quiet: bool) -> Progress:
     return Bar(rounds) if sys.stderr.isatty() else Lines(rounds)
 
 
+def make_sweep_progress(work: float, quiet: bool) -> Progress:
+    """The same for many runs, which are `work` to do; only notices where there is no terminal."""
+    return Bar(work, "{task.percentage:.0f} %", memory=600) if sys.stderr.isatty() and not quiet else Quiet()
+
+
 class Quiet:
     """Notices only."""
 
@@ -38,6 +46,9 @@ class Quiet:
         """Nothing."""
 
     def row(self, row: Row) -> None:
+        """Nothing."""
+
+    def advance(self, amount: float, text: str) -> None:
         """Nothing."""
 
     def notice(self, sentence: str) -> None:
@@ -73,19 +84,22 @@ class Lines(Quiet):
 class Bar:
     """A live bar with the latest numbers and the time left; it goes when the run is over."""
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(
+        self, total: float, counter: str = "round {task.completed:.0f}/{task.total:.0f}", memory: float = 30
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
         columns = (
             SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn(counter),
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
             TimeRemainingColumn(elapsed_when_finished=True),
         )
-        self._bar = Progress(*columns, console=Console(stderr=True, highlight=False), transient=True)
-        self._task = self._bar.add_task("compiling …", total=rounds)
+        console = Console(stderr=True, highlight=False)
+        self._bar = Progress(*columns, console=console, transient=True, speed_estimate_period=memory)
+        self._task = self._bar.add_task("compiling …", total=total)
         self._bar.start()
 
     def started(self, title: str) -> None:
@@ -97,6 +111,10 @@ class Bar:
         score = f"return [bold]{score_text(row['return_mean'], row['return_std'])}[/]"
         text = f"{score}  {row['trajectories_per_agent']:,.0f} trajectories/agent"
         self._bar.update(self._task, completed=row["round"], description=text)
+
+    def advance(self, amount: float, text: str) -> None:
+        """Move the bar on by what was done."""
+        self._bar.update(self._task, advance=amount, description=text)
 
     def notice(self, sentence: str) -> None:
         """A line above the bar."""

@@ -4,6 +4,7 @@ from mfpo import registry
 from mfpo.errors import ConfigError
 from mfpo.federation.evaluation import evaluate
 from mfpo.federation.faults import ATTACKS, NONE, Faults, check
+from mfpo.federation.inprocess import make_on as make_engine_on
 from mfpo.federation.logs import RoundLog
 from mfpo.federation.reference import measured
 from mfpo.federation.robust import OWN, RULES, robust
@@ -22,6 +23,7 @@ __all__ = [
     "State",
     "evaluate",
     "make_engine",
+    "make_engine_on",
     "measured",
     "robust",
 ]

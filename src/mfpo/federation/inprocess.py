@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfpo.federation import round as federation_round
-from mfpo.federation.faults import NONE, Attendance, Faults, as_acted, unreliable
+from mfpo.federation.faults import NONE, Attendance, Faults, as_acted, check, unreliable
 from mfpo.federation.logs import RoundLog, ServiceLog, StepLog, host_log
 from mfpo.federation.round import Engine, Service, State, Work
 from mfpo.federation.sampling import make_sampler, make_server_sampler
@@ -34,13 +34,25 @@ Program = Callable[[State, Key, int, int], tuple[State, StepLog, ServiceLog, Att
 
 def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int, faults: Faults = NONE) -> Engine:
     """The engine for `agents` agents on up to `devices` devices (0: all that divide the agents evenly)."""
-    used = usable_devices(agents, devices)
-    mesh = Mesh(np.array(jax.devices()[:used]), ("agents",))
-    placement = State(NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_AGENT))
+    mesh = Mesh(np.array(jax.devices()[: usable_devices(agents, devices)]), ("agents",))
     if isinstance(env, HostedEnv):
         program = hosted_round(algorithm, env, agents, mesh, jax.devices()[: devices or None], faults)
     else:
         program = compiled_round(algorithm, env, agents, mesh, faults)
+    return _engine(algorithm, agents, seed, mesh, program, faults)
+
+
+def make_on(
+    device: jax.Device, algorithm: Algorithm, env: PureEnv, agents: int, seed: int, faults: Faults = NONE
+) -> Engine:
+    """The engine on one device, whichever it is: several seeds can be trained side by side, each to the same bits."""
+    check(faults, agents)
+    mesh = Mesh(np.array([device]), ("agents",))
+    return _engine(algorithm, agents, seed, mesh, compiled_round(algorithm, env, agents, mesh, faults), faults)
+
+
+def _engine(algorithm: Algorithm, agents: int, seed: int, mesh: Mesh, program: Program, faults: Faults) -> Engine:
+    placement = State(NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_AGENT))
     key = jax.random.key(seed)
 
     def round_(state: State, number: int) -> tuple[State, RoundLog]:
@@ -50,7 +62,7 @@ def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int, f
         return state, host_log(log, service_log, present, steps, faults.byzantine)
 
     up, down = federation_round.message_bytes(algorithm)
-    return Engine(used, up, down, functools.partial(federation_round.start, algorithm, agents, key), round_)
+    return Engine(mesh.size, up, down, functools.partial(federation_round.start, algorithm, agents, key), round_)
 
 
 @functools.lru_cache(maxsize=8)

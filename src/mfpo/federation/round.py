@@ -5,6 +5,7 @@ one) and where it runs. Randomness is addressed, never consumed: every draw belo
 step), so the engine, the block and who answers first cannot change it.
 """
 
+import functools
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ class Engine(NamedTuple):
     bytes_down: int
     start: Callable[[], State]
     round: Callable[[State, int], tuple[State, RoundLog]]
+    sharing: int = 1  # engines at work side by side in this process
 
 
 def address(seed: Key, purpose: Purpose, *where: Any) -> Key:
@@ -91,13 +93,16 @@ def join(algorithm: Algorithm, ids: Array, seed: Key) -> PyTree:
 
 def start(algorithm: Algorithm, agents: int, seed: Key) -> State:
     """The state before the first round."""
+    return _beginning(algorithm, agents)(seed)
 
+
+@functools.lru_cache(maxsize=8)  # shared by all seeds of a setting
+def _beginning(algorithm: Algorithm, agents: int) -> Callable[[Key], State]:
     @jax.jit
     def program(seed: Key) -> State:  # the seed is an argument: as a constant XLA would work it all out while compiling
         return State(found(algorithm, seed), join(algorithm, jnp.arange(agents), seed))
 
-    state: State = program(seed)
-    return state
+    return program
 
 
 class Work(NamedTuple):

@@ -169,27 +169,47 @@ def figure(
     title: str | None = None,
 ) -> "Figure":
     """The learning curves of the runs in `paths`; `labels` replaces the names of the groups, in their order."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("a figure", "plot") from None
     groups = groups_of(paths, x)
     if labels is not None:
         if len(labels) != len(groups):
             raise ConfigError(f"There are {len(groups)} different settings, but {len(labels)} labels; give one each.")
         groups = [Group(label, group.records) for label, group in zip(labels, groups, strict=True)]
+    return figure_of(groups, x, threshold, title)
+
+
+def figure_of(
+    groups: list[Group], x: str, threshold: float | None = None, title: str | None = None, ordered: bool = False
+) -> "Figure":
+    """A line per group. Groups that are `ordered`, by a number, are told apart by shades, without the single runs."""
+    matplotlib, picture = blank(8.6 if ordered else 7.2, 4.3)
     curves = [curve_of(group, x) for group in groups]
+    colours: Sequence[Any] = COLOURS
+    if ordered:
+        curves = [curve._replace(each=[]) for curve in curves]
+        colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(groups)))
     with matplotlib.rc_context(STYLE):
-        picture = Figure(figsize=(7.2, 4.3), dpi=160, layout="constrained")
         axes = picture.add_subplot()
         scale, unit = unit_of(max(curve.x[-1] for curve in curves), AXES[x][2])
         for number, (group, curve) in enumerate(zip(groups, curves, strict=True)):
-            draw_curve(axes, group, curve, scale, number)
+            draw_curve(axes, group, curve, scale, number, colours)
         if len(groups) == 1 and len(groups[0].records) == 1:
             _mark_evaluation(axes, groups[0].records[0], curves[0].x[-1] / scale)
         _decorate(axes, groups, title, AXES[x][1] + unit, threshold)
+        legend = axes.get_legend()
+        if ordered and legend is not None:  # there are many lines: beside them, not among them
+            legend.set_loc("center left")
+            legend.set_bbox_to_anchor((1.01, 0.5))
     return picture
+
+
+def blank(width: float, height: float) -> "tuple[Any, Figure]":
+    """Matplotlib, and an empty figure of this size in inches; or how to install it."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("a figure", "plot") from None
+    return matplotlib, Figure(figsize=(width, height), dpi=160, layout="constrained")
 
 
 def unit_of(largest: float, names: tuple[str, ...]) -> tuple[float, str]:
@@ -201,15 +221,17 @@ def unit_of(largest: float, names: tuple[str, ...]) -> tuple[float, str]:
     return 1000.0**power, names[power]
 
 
-def draw_curve(axes: "Axes", group: Group, curve: Curve, scale: float, number: int) -> None:
+def draw_curve(
+    axes: "Axes", group: Group, curve: Curve, scale: float, number: int, colours: Sequence[Any] = COLOURS
+) -> None:
     """A line with its band, and a thin one per run; the number of the group decides on its looks."""
-    colour = COLOURS[number % len(COLOURS)]
-    dash = DASHES[number // len(COLOURS) % len(DASHES)]
+    colour = colours[number % len(colours)]
+    dash = DASHES[number // len(colours) % len(DASHES)]
     axes.fill_between(curve.x / scale, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
     for xs, ys in curve.each:
         axes.plot(xs / scale, ys, color=colour, alpha=0.2, linewidth=0.8, label="_run")
     line: dict[str, Any] = {"color": colour, "linestyle": dash, "linewidth": 2}
-    if len(curve.x) <= 40 and not curve.each:
+    if len(curve.x) <= 40 and len(group.records) == 1:
         line |= {"marker": "o", "markersize": 3.5}
     axes.plot(curve.x / scale, curve.y, **line, label=group.label)
 

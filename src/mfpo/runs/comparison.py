@@ -4,23 +4,14 @@ A comparison is a folder with a run directory for every algorithm and seed. Aski
 goes on with what is half done, so it can be interrupted at any moment and extended by algorithms, seeds or rounds.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mfpo.errors import ConfigError, RunError
-from mfpo.runs import directory, training
-from mfpo.runs.settings import Settings, resolve
-from mfpo.runs.training import Run
-
-
-class Entry(NamedTuple):
-    """One run of a comparison."""
-
-    path: Path
-    settings: Settings
-    config: Any
+from mfpo.errors import ConfigError
+from mfpo.runs import directory
+from mfpo.runs.entries import Entry, check
+from mfpo.runs.settings import resolve
 
 
 def plan(
@@ -44,37 +35,5 @@ def plan(
             settings, config = resolve({"env": env, **(values or {}), "algorithm": name, "seed": seed}, {})
             entries.append(Entry(place / f"{name}-seed{seed}", settings, config))
     for entry in entries:
-        _check(entry)
+        check(entry)
     return entries
-
-
-def _check(entry: Entry) -> None:
-    """What lies in an entry's place must be the beginning of its run."""
-    if not (entry.path / directory.CONFIG).exists():
-        return
-    settings, config = directory.read_config(entry.path)
-    wanted = dataclasses.replace(entry.settings, devices=settings.devices, rounds=settings.rounds)
-    if (settings, config) != (wanted, entry.config):
-        raise RunError(f"{entry.path} holds a run with other settings; give another --out, or remove it.")
-    if settings.rounds > entry.settings.rounds:
-        raise RunError(
-            f"{entry.path} was trained for {settings.rounds} rounds, more than {entry.settings.rounds}; ask for at "
-            "least as many, or give another --out."
-        )
-
-
-def run(entry: Entry, **watch: Any) -> Run:
-    """The run of an entry: as it lies there, gone on with, or trained from the start. `watch` as in `train`."""
-    if not (entry.path / directory.CONFIG).exists():
-        return training.train(entry.settings, entry.config, entry.path, **watch)
-    if is_finished(entry):
-        return training.open_run(entry.path)
-    return training.resume(entry.path, entry.settings.rounds, **watch)
-
-
-def is_finished(entry: Entry) -> bool:
-    """Whether nothing is left to do for an entry."""
-    try:
-        return training.open_run(entry.path).settings.rounds == entry.settings.rounds
-    except RunError:
-        return False

@@ -44,7 +44,7 @@ class Run:
     policy: Policy
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """A run that is being trained: what its settings say, and what that is once built."""
 
     settings: Settings
@@ -61,16 +61,19 @@ def train(
     callback: Callback | None = None,
     notice: Notice | None = None,
     started: Started | None = None,
+    make_engine: MakeEngine | None = None,
 ) -> Run:
     """Train from round 1 in a new run directory: `out`, or a free name below runs/.
 
     callback(row) is called after every round, when it is safe on the disk; notice(sentence) with anything worth
-    telling; started(path) once, with the run directory, before the first round.
+    telling; started(path) once, with the run directory, before the first round. `make_engine` as in `resume`.
     """
     place = None if out is None else Path(out)
     if place is not None:
         directory.check_free(place)
-    job = _assemble(settings, config)  # all that can be wrong with the settings is found before the disk is touched
+    job = assemble(
+        settings, config, make_engine
+    )  # all that can be wrong with the settings is found before the disk is touched
     path = directory.create(place, job.settings, config)
     with directory.locked(path):
         return _go_on(path, job, callback, notice or _warn, started)
@@ -86,14 +89,15 @@ def resume(
 ) -> Run:
     """Go on with a run where it was stopped, to the very result it would have had; or on to more `rounds`.
 
-    An engine that is not to be had from settings alone, for its agents are elsewhere, comes from `make_engine`.
+    An engine that is not to be had from settings alone, for its agents are elsewhere or its device is given, comes from
+    `make_engine`.
     """
     place, notice = Path(path), notice or _warn
     settings, config = directory.read_config(place)
     if rounds is not None:
         settings = dataclasses.replace(settings, rounds=rounds)
     with directory.locked(place):
-        done = _rounds_done(place)
+        done = rounds_done(place)
         if settings.rounds < done:
             raise RunError(f"The run {place} has already trained {done} rounds; --rounds must be at least that.")
         if rounds is not None:
@@ -103,7 +107,7 @@ def resume(
         if finished is not None:
             notice(f"The run {place} has already finished its {settings.rounds} rounds; there is nothing to do.")
             return finished
-        job = _assemble(settings, config, make_engine)
+        job = assemble(settings, config, make_engine)
         if settings.devices and job.engine.devices != settings.devices:
             notice(
                 f"The run {place} was trained on {settings.devices} devices and goes on with {job.engine.devices}; "
@@ -155,7 +159,8 @@ def make_algorithm(settings: Settings, config: Any, env: Env) -> Algorithm:
     return federation.robust(algorithm, settings.aggregation, settings.agents, withstands)
 
 
-def _assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = None) -> _Job:
+def assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = None) -> Job:
+    """Build what settings say; all that can be wrong with them is found here, and nothing is compiled yet."""
     env = make_env(settings)
     algorithm = make_algorithm(settings, config, env)
     engine = (make_engine or _make_engine)(settings, config, algorithm, env)
@@ -164,7 +169,7 @@ def _assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = 
             engine, algorithm, env, settings.seed, settings.reference_every, settings.reference_trajectories
         )
     # the config names the devices really used: how many there are can change the last bits of a result
-    return _Job(dataclasses.replace(settings, devices=engine.devices), config, env, algorithm, engine)
+    return Job(dataclasses.replace(settings, devices=engine.devices), config, env, algorithm, engine)
 
 
 def _make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> federation.Engine:
@@ -173,7 +178,7 @@ def _make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env
     )
 
 
-def _rounds_done(path: Path) -> int:
+def rounds_done(path: Path) -> int:
     """How far a run is: its newest checkpoint, or its summary if someone removed the checkpoints."""
     outcome = summary.read(path)
     return max(checkpoint.latest_round(path / directory.CHECKPOINTS), outcome["rounds"] if outcome else 0)
@@ -191,7 +196,7 @@ def _finished(path: Path, notice: Notice) -> Run | None:
         return None
 
 
-def _go_on(path: Path, job: _Job, callback: Callback | None, notice: Notice, started: Started | None) -> Run:
+def _go_on(path: Path, job: Job, callback: Callback | None, notice: Notice, started: Started | None) -> Run:
     """From the last stored round, if any, to the end; the only training loop."""
     folder, log_file = path / directory.CHECKPOINTS, path / directory.METRICS
     with files.writing("the checkpoints", path):
@@ -219,7 +224,7 @@ def _go_on(path: Path, job: _Job, callback: Callback | None, notice: Notice, sta
 
 
 def _one_round(
-    path: Path, job: _Job, state: federation.State, progress: Progress
+    path: Path, job: Job, state: federation.State, progress: Progress
 ) -> tuple[federation.State, Progress, metrics.Row]:
     number = progress.round + 1
     wall, cpu = time.perf_counter(), time.process_time()
@@ -232,7 +237,8 @@ def _one_round(
     except StepFailed as error:
         raise StepFailed(f"{error}. All earlier rounds are safe; go on with: {files.resume_command(path)}") from error
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    seconds = time.perf_counter() - wall
+    cpu_seconds = (time.process_time() - cpu) / job.engine.sharing  # a process has one account for all
     steps, workers, episodes = log.returns.shape
     absent = workers < job.settings.agents
     progress = Progress(
@@ -248,7 +254,7 @@ def _one_round(
     return state, progress, metrics.row_of(progress, log, seconds, cpu_seconds)
 
 
-def _finish(path: Path, job: _Job, state: federation.State, progress: Progress, rows: list[metrics.Row]) -> Run:
+def _finish(path: Path, job: Job, state: federation.State, progress: Progress, rows: list[metrics.Row]) -> Run:
     """Policy, evaluation, summary. The summary comes last: it is what makes a run finished."""
     settings = job.settings
     # off the engine's devices: it acts on one, and here with the very arrays it will be loaded with
