@@ -7,8 +7,10 @@ import numpy as np
 from run_blocks import RESULTS, SOLVED
 
 from mfpo.reporting.statistics import bootstrap_interval, iqm
+from mfpo.reporting.sweep import table_text
 from mfpo.reporting.tables import markdown
 
+GRADIENT = 100.0
 RATES = ("precision", "recall")
 METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
 
@@ -164,3 +166,50 @@ def constants() -> str:
     ):
         rows.append((symbol, f"{results['many']['assumed'][name]:.3g}", f"{seen[name]:.2g}"))
     return markdown(("constant", "assumed", "largest along the runs, exact"), rows)
+
+
+def swept(option: str) -> str:
+    """The table of one of the paper's three studies."""
+    numbers = json.loads((RESULTS / "sweeps" / f"{option}.json").read_text())
+    return table_text(option, numbers["values"])
+
+
+def speedup() -> str:
+    """Trajectories per agent to a score and to a gradient norm, with one stepsize for all and with the best of four."""
+    found = json.loads((RESULTS / "speedup.json").read_text())
+    lines = []
+    for fixed, tuned in zip(found["fixed"], found["tuned"], strict=True):
+        cells = [f"{fixed['agents']}"]
+        for point in (fixed, tuned):
+            cells += [_cost_cell(costs(point, found, which)) for which in ("score", "gradient")]
+            cells += [f"{point['stepsize']:g}"] if point is tuned else []
+        lines.append(cells)
+    score, gradient = f"to {SOLVED:.0f}", f"to an average ‖∇J‖² of {GRADIENT:g}"
+    return markdown(
+        ("agents", f"α 0.1: {score}", f"α 0.1: {gradient}", f"best α: {score}", f"best α: {gradient}", "best α"), lines
+    )
+
+
+def costs(point: dict[str, Any], found: dict[str, Any], which: str) -> list[float | None]:
+    """For every seed the trajectories per agent after which it is reached; None where it never is.
+
+    The gradient is averaged over all rounds so far in which it was measured: what the theorem bounds.
+    """
+    per_round = found["batch"]["local_steps"] * found["batch"]["trajectories"]
+    curves, rounds = point["returns"], 1
+    if which == "gradient":
+        rounds = found["measured_every"]
+        curves = [-np.cumsum(each) / np.arange(1, len(each) + 1) for each in point["gradients"]]
+    goal = SOLVED if which == "score" else -GRADIENT
+    return [
+        next((float(number * rounds * per_round) for number, x in enumerate(curve, 1) if x >= goal), None)
+        for curve in curves
+    ]
+
+
+def _cost_cell(each: list[float | None]) -> str:
+    reached = [x for x in each if x is not None]
+    if len(reached) < len(each):
+        return f"{len(reached)} of {len(each)} seeds"
+    low, high = bootstrap_interval(reached)
+    return f"{np.mean(reached):,.0f} [{float(low):,.0f}, {float(high):,.0f}]"

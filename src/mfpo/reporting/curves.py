@@ -202,14 +202,16 @@ def figure_of(
     return picture
 
 
-def blank(width: float, height: float) -> "tuple[Any, Figure]":
-    """Matplotlib, and an empty figure of this size in inches; or how to install it."""
+def blank(width: float, height: float, apart: float = 0.04) -> "tuple[Any, Figure]":
+    """Matplotlib, and an empty figure of this size and with panels so far apart, in inches; or how to install it."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         raise MissingExtra("a figure", "plot") from None
-    return matplotlib, Figure(figsize=(width, height), dpi=160, layout="constrained")
+    layout = ConstrainedLayoutEngine(h_pad=apart, w_pad=apart)
+    return matplotlib, Figure(figsize=(width, height), dpi=160, layout=layout)
 
 
 def unit_of(largest: float, names: tuple[str, ...]) -> tuple[float, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mfpo.errors import MissingExtra, RunError
+from mfpo.errors import RunError
 from mfpo.reporting import curves
 from mfpo.reporting.curves import Curve, Group
 from mfpo.reporting.statistics import Floats
@@ -47,12 +47,6 @@ def diagnostics_figure(
     paths: Sequence[str | Path], x: str = "rounds", threshold: float | None = None, title: str | None = None
 ) -> "Figure":
     """A panel for every quantity that any of the runs in `paths` reports; runs that do not are not in it."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-    except ImportError:
-        raise MissingExtra("a figure", "plot") from None
     groups = curves.groups_of(paths, x)
     ends = [curves.line_of(record, x)[0][-1] for group in groups for record in group.records]
     shown = [panel for panel in PANELS if any(_with(group, panel.field) for group in groups)]
@@ -63,9 +57,8 @@ def diagnostics_figure(
         )
     scale, unit = curves.unit_of(max(ends), curves.AXES[x][2])
     rows = -(-len(shown) // 2)
+    matplotlib, picture = curves.blank(9.6, 1.1 + 2.25 * rows, apart=0.08)
     with matplotlib.rc_context(curves.STYLE):
-        apart = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08)
-        picture = Figure(figsize=(9.6, 1.1 + 2.25 * rows), dpi=160, layout=apart)
         grid = picture.subplots(rows, 2, sharex=True, squeeze=False)
         for panel, axes in zip(shown, grid.flat, strict=False):
             _fill(axes, panel, groups, x, scale)
