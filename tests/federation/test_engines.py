@@ -237,7 +237,7 @@ def test_addresses_are_distinct() -> None:
 
 
 def test_purposes_have_numbers_of_their_own() -> None:
-    assert len({int(purpose) for purpose in Purpose}) == len(Purpose.__members__) == 9
+    assert len({int(purpose) for purpose in Purpose}) == len(Purpose.__members__) == 10
 
 
 @both_engines
