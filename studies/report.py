@@ -43,6 +43,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "comparison cartpole": lambda: run_blocks.comparison("cartpole"),
     "search halfcheetah": lambda: run_blocks.search("halfcheetah"),
     "search hopper": lambda: run_blocks.search("hopper"),
+    "speedup": study_blocks.speedup,
+    "sweep agents": lambda: study_blocks.swept("agents"),
+    "sweep local_steps": lambda: study_blocks.swept("local_steps"),
+    "sweep trajectories": lambda: study_blocks.swept("trajectories"),
     "ablation CartPole-v1": lambda: study_blocks.ablation("CartPole-v1"),
     "ablation Pendulum-v1": lambda: study_blocks.ablation("Pendulum-v1"),
 }
@@ -65,6 +69,7 @@ def figures() -> None:
         paths = [run.path for run in run_blocks.records(f"{name}-seed*")]
         title = f"MFPO on {env}, 10 agents, {len(paths)} seeds"
         figure(paths, threshold=threshold, title=title).savefig(IMAGES / f"{name}.png", dpi=150)
+    study_blocks.speedup_figure().savefig(IMAGES / "speedup.png", dpi=150)
     plan_figure(Assumptions(agents=20, target_eps=0.001)).savefig(IMAGES / "plan.png", dpi=150)
 
 

@@ -4,8 +4,10 @@ import json
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from run_blocks import RESULTS, SOLVED
 
+from mfpo.reporting import curves
 from mfpo.reporting.statistics import bootstrap_interval, iqm
 from mfpo.reporting.sweep import table_text
 from mfpo.reporting.tables import markdown
@@ -196,14 +198,14 @@ def costs(point: dict[str, Any], found: dict[str, Any], which: str) -> list[floa
     The gradient is averaged over all rounds so far in which it was measured: what the theorem bounds.
     """
     per_round = found["batch"]["local_steps"] * found["batch"]["trajectories"]
-    curves, rounds = point["returns"], 1
+    lines, rounds = point["returns"], 1
     if which == "gradient":
         rounds = found["measured_every"]
-        curves = [-np.cumsum(each) / np.arange(1, len(each) + 1) for each in point["gradients"]]
+        lines = [-np.cumsum(each) / np.arange(1, len(each) + 1) for each in point["gradients"]]
     goal = SOLVED if which == "score" else -GRADIENT
     return [
         next((float(number * rounds * per_round) for number, x in enumerate(curve, 1) if x >= goal), None)
-        for curve in curves
+        for curve in lines
     ]
 
 
@@ -213,3 +215,38 @@ def _cost_cell(each: list[float | None]) -> str:
         return f"{len(reached)} of {len(each)} seeds"
     low, high = bootstrap_interval(reached)
     return f"{np.mean(reached):,.0f} [{float(low):,.0f}, {float(high):,.0f}]"
+
+
+def speedup_figure() -> Figure:
+    """Trajectories per agent against the number of agents, beside the ideal of half as many for twice the agents."""
+    found = json.loads((RESULTS / "speedup.json").read_text())
+    matplotlib, picture = curves.blank(9.6, 4.3)
+    with matplotlib.rc_context(curves.STYLE):
+        goals = (("score", f"training return of {SOLVED:.0f}"), ("gradient", f"average ‖∇J‖² of {GRADIENT:g}"))
+        for axes, (which, goal) in zip(picture.subplots(1, 2), goals, strict=True):
+            for number, (name, label) in enumerate((("fixed", "stepsize 0.1"), ("tuned", "best stepsize of four"))):
+                points = [(point["agents"], costs(point, found, which)) for point in found[name]]
+                _draw_costs(axes, points, label, curves.COLOURS[number], ideal=name == "fixed")
+            axes.set(xscale="log", yscale="log", xlabel="agents", ylabel="trajectories per agent")
+            ticks = [point["agents"] for point in found["fixed"]]
+            axes.set_xticks(ticks, [str(n) for n in ticks])
+            axes.minorticks_off()
+            axes.set_title(f"to a {goal}" if which == "score" else f"to an {goal}", loc="left", fontsize=11)
+            axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,g}"))
+        picture.axes[0].legend(loc="best", fontsize=9)
+    return picture
+
+
+def _draw_costs(axes: Any, points: list[tuple[int, list[float | None]]], label: str, colour: Any, ideal: bool) -> None:
+    """The mean over seeds with its interval, where all reach the goal; single seeds as dots."""
+    for n, each in points:
+        reached = [x for x in each if x is not None]
+        axes.plot([n] * len(reached), reached, ".", color=colour, alpha=0.25, ms=7, mew=0)
+    whole = [(n, [x for x in each if x is not None]) for n, each in points if None not in each]
+    if not whole:
+        return
+    n, means = np.array([n for n, _ in whole]), np.array([np.mean(each) for _, each in whole])
+    low, high = np.array([bootstrap_interval(each) for _, each in whole]).T
+    axes.errorbar(n, means, [means - low, high - means], color=colour, marker="o", capsize=3, label=label)
+    if ideal:
+        axes.plot(n, means[0] * n[0] / n, color=curves.FAINT, linestyle=(0, (4, 3)), label="ideal, 1/N", zorder=1)
