@@ -1,6 +1,7 @@
 """The Flower apps themselves, with everything but the network between them."""
 
 import importlib.util
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -106,6 +107,7 @@ def test_a_run_over_the_apps_is_the_run_of_one_process(
 ) -> None:
     monkeypatch.setattr("mfpo.federation.flower.link.AGAIN", 0.0)
     said: list[str] = []
+    began = time.time()
     nodes = {100: 0, 101: 1, 102: 2}
     grid = LocalGrid(sockets, fails=[101])
     run = server_app.train(make_run(tmp_path / "run"), grid, nodes, said.append)
@@ -120,6 +122,10 @@ def test_a_run_over_the_apps_is_the_run_of_one_process(
     assert grid.kinds.count("query") == 3 and grid.kinds.count("train") == 10  # one was asked twice
     assert sorted(said[:3]) == ["agent 0 is there.", "agent 1 is there.", "agent 2 is there."]
     assert any("agent 1 is an error: the node was lost" in sentence for sentence in said)
+    lines = json.loads((run.path / "agents.json").read_text())["agents"]
+    assert [line["number"] for line in lines] == [0, 1, 2] and {line["round"] for line in lines} == {3}
+    assert {line["note"] for line in lines} == {"answered round 3."} and {line["refused"] for line in lines} == {0}
+    assert all(began < line["last_seen"] <= time.time() for line in lines)
     with pytest.raises(ConfigError, match="mfpo federation submit"):
         training.resume(run.path, rounds=4)
 
@@ -136,5 +142,5 @@ def test_a_node_that_is_not_who_it_says_is_left_out(sockets: dict[int, Path], tm
     run = server_app.train(path, grid, nodes, said.append)
     assert run.metrics[0]["answered"] == 3
     assert [sentence for sentence in said if "left out" in sentence] == [
-        "node 100 says it is agent 0, but its key is another's; left out."
+        "Node 100 says it is agent 0, but its key is another's. It is left out."
     ]

@@ -1,6 +1,7 @@
 """Agents behind messages and agents in one process give the same run; what goes wrong on the way is survived."""
 
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mfpo.errors import ConfigError, Diverged
 from mfpo.federation import RoundLog, State, make_engine
 from mfpo.federation.flower import frames, server, wire
 from mfpo.federation.flower.frames import Entry, Frame
+from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
 from mfpo.runs.training import make_algorithm, make_env
 
@@ -40,7 +42,8 @@ def over_messages(job: Any, link: Any, notices: list[str] | None = None, **terms
     env = make_env(settings)
     said: list[str] = [] if notices is None else notices
     algorithm = make_algorithm(settings, config, env)
-    return server.make(settings, config, algorithm, env, link, Terms("test", **terms), said.append)
+    roster = terms.pop("roster", None) or Roster(Path("unwritten"), settings.agents)
+    return server.make(settings, config, algorithm, env, link, Terms("test", **terms), said.append, roster)
 
 
 def in_process(job: Any) -> Any:
@@ -83,7 +86,8 @@ def test_only_upload_download_and_report_travel(make_agents: Callable[..., list[
     assert len(link.seen) == 2 * 3 * 2
     for frame in link.seen:
         if "order" in frame.envelope:
-            assert set(frame.envelope) == {"format", "run", "round", "order"} and set(frame.groups) == {"download"}
+            assert set(frame.envelope) == {"format", "version", "run", "round", "order"}
+            assert set(frame.groups) == {"download"}
             assert wire.count_bytes(frame.groups["download"]) == engine.bytes_down
         else:
             assert set(frame.envelope) == {"format", "version", "agent", "run", "round"}
@@ -100,13 +104,51 @@ def nan(answer: Frame) -> Frame:
     return answer._replace(groups={**answer.groups, "upload": upload})
 
 
-def test_a_bad_answer_is_refused_counted_and_named(make_agents: Callable[..., list[Any]]) -> None:
+def resized(answer: Frame, shape: tuple[int, ...], size: int) -> Frame:
+    upload = dict(answer.groups["upload"])
+    name = next(name for name, x in upload.items() if x.dtype == "float32")
+    upload[name] = Entry("float32", shape, bytes(size))
+    return answer._replace(groups={**answer.groups, "upload": upload})
+
+
+SPOILT: dict[str, Callable[[Frame], Frame]] = {
+    "holds numbers in": nan,
+    "as float32[999]": lambda answer: resized(answer, (999,), 3996),  # a wrong shape
+    "in 4000000 bytes where": lambda answer: resized(  # more than it says
+        answer, next(x.shape for x in answer.groups["upload"].values() if x.dtype == "float32"), 4_000_000
+    ),
+    "holds more than an upload and a report": lambda answer: answer._replace(groups={**answer.groups, "x": {}}),
+    "of agent 1 has version 9.9 of mfpo": lambda answer: answer._replace(
+        envelope={**answer.envelope, "version": "9.9"}
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", SPOILT)
+def test_a_bad_answer_is_refused_counted_and_named(
+    sentence: str, make_agents: Callable[..., list[Any]], tmp_path: Path
+) -> None:
     notices: list[str] = []
-    link = helpers.Direct(make_agents(3), lambda i, answer: [nan(answer) if i == 1 else answer])
-    state, (log,) = play(over_messages(helpers.job_of("mfpo"), link, notices), last=1)
+    roster = Roster(tmp_path / "agents.json", 3)
+    link = helpers.Direct(make_agents(3), lambda i, answer: [SPOILT[sentence](answer) if i == 1 else answer])
+    engine = over_messages(helpers.job_of("mfpo"), link, notices, roster=roster)
+    state, (log,) = play(engine, last=1)
     assert log.answered == 2 and log.merge["refused"] == 1 and log.returns.shape[1] == 2
-    assert any("The upload of agent 1 holds numbers" in notice for notice in notices)
+    assert any("agent 1" in notice and sentence in notice for notice in notices)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.server))
+    roster.write()
+    lines = json.loads((tmp_path / "agents.json").read_text())["agents"]
+    assert [line["refused"] for line in lines] == [0, 1, 0] and [line["round"] for line in lines] == [1, 0, 1]
+    again = Roster(tmp_path / "agents.json", 3)  # a server that was killed counts on
+    again.refused(1, "once more.")
+    again.write()
+    assert json.loads((tmp_path / "agents.json").read_text())["agents"][1] == {
+        "number": 1,
+        "last_seen": None,
+        "round": 0,
+        "refused": 2,
+        "note": "once more.",
+    }
 
 
 def test_late_and_foreign_answers_are_left_out(make_agents: Callable[..., list[Any]]) -> None:
@@ -115,7 +157,7 @@ def test_late_and_foreign_answers_are_left_out(make_agents: Callable[..., list[A
     def late(i: int, answer: Frame) -> list[Frame]:
         old = answer._replace(envelope={**answer.envelope, "round": 0})
         foreign = answer._replace(envelope={**answer.envelope, "run": "another"})
-        return [nan(old), nan(foreign), answer]
+        return [nan(old), nan(foreign), answer, nan(answer)]  # the last is sent in its name, after its own
 
     job = helpers.job_of("mfpo")
     disturbed = play(over_messages(job, helpers.Direct(make_agents(3), late), notices), last=1)
@@ -123,6 +165,8 @@ def test_late_and_foreign_answers_are_left_out(make_agents: Callable[..., list[A
     assert helpers.same_bits(disturbed[0], undisturbed[0])
     assert sum("is of round 0" in notice for notice in notices) == 3
     assert sum("belongs to another run" in notice for notice in notices) == 3
+    assert sum("answered before in this round" in notice for notice in notices) == 2  # the round is over at the third
+    assert disturbed[1][0].merge["refused"] == 8 and undisturbed[1][0].merge["refused"] == 0
 
 
 class Deaf(helpers.Direct):  # type: ignore[misc]

@@ -90,15 +90,23 @@ def test_what_is_not_as_specified_is_refused(sentence: str) -> None:
 
 
 def test_a_late_and_a_repeated_message_are_recognised() -> None:
-    good = {"format": wire.FORMAT, "run": "a", "round": 7}
+    good = {**wire.known(), "run": "a", "round": 7}
     wire.check_envelope(good, "a", 7, "It")
     for change, sentence in (
         ({"round": 6}, "It is of round 6, and this is round 7."),
         ({"run": "b"}, "It belongs to another run."),
-        ({"format": 0}, "It has format 0"),
     ):
         with pytest.raises(MessageRefused, match=sentence):
             wire.check_envelope({**good, **change}, "a", 7, "It")
+
+
+def test_another_version_of_mfpo_is_told_what_to_install() -> None:
+    wire.check_version(wire.known(), "It")
+    for change in ({"format": 0}, {"version": "0.0.1"}, {"version": None}):
+        with pytest.raises(
+            MessageRefused, match=r"of mfpo, and here it is .*; install the same mfpo on all machines\."
+        ):
+            wire.check_version({**wire.known(), **change}, "It")
 
 
 def test_records_that_are_none_of_ours_are_refused() -> None:

@@ -14,8 +14,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from mfpo.errors import MfpoError, RunError
 from mfpo.federation import Engine
+from mfpo.federation.flower import roster as rosters
 from mfpo.federation.flower import server
 from mfpo.federation.flower.link import GridLink
+from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
 from mfpo.runs import directory, files, training
 from mfpo.runs.settings import Settings
@@ -49,17 +51,18 @@ def train(
     grid: Grid,
     nodes: Mapping[int, int] | None = None,
     notice: Callable[[str], object] | None = None,
-    **watch: Any,
 ) -> training.Run:
     """Go on with a run over a grid. `nodes` says which agent each node is, as far as keys tell."""
     say = notice or _teller(run)
     terms = read_terms(run)
+    roster = Roster(run / rosters.NAME, directory.read_config(run)[0].agents)
+    roster.write()
 
     def make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> Engine:
-        link = GridLink(grid, settings.agents, terms.round_timeout, say, nodes)
-        return server.make(settings, config, algorithm, env, link, terms, say)
+        link = GridLink(grid, settings.agents, terms.round_timeout, say, roster, nodes)
+        return server.make(settings, config, algorithm, env, link, terms, say, roster)
 
-    return training.resume(run, notice=say, make_engine=make_engine, **watch)
+    return training.resume(run, callback=lambda row: roster.write(), notice=say, make_engine=make_engine)
 
 
 def write_terms(run: Path, terms: Terms) -> None:

@@ -15,6 +15,7 @@ from mfpo.errors import MessageRefused, MissingExtra
 from mfpo.federation.flower.frames import Entries, Entry, Frame, Value
 from mfpo.federation.logs import StepLog
 from mfpo.federation.round import count_steps
+from mfpo.runs.directory import version
 from mfpo.runs.tensors import describe, named_leaves
 from mfpo.types import Algorithm, PyTree
 
@@ -112,14 +113,28 @@ def report_of(entries: Entries, algorithm: Algorithm, round_number: int, what: s
     return log
 
 
+def known() -> dict[str, Value]:
+    """What every message says of its sender."""
+    return {"format": FORMAT, "version": version()}
+
+
 def check_envelope(envelope: dict[str, Value], run: str, round_number: int, what: str) -> None:
     """Refuse what belongs to another run or round: it came late, or was sent again."""
-    if envelope.get("format") != FORMAT:
-        raise MessageRefused(f"{what} has format {envelope.get('format')}, not {FORMAT}; use one version of mfpo.")
     if envelope.get("run") != run:
         raise MessageRefused(f"{what} belongs to another run.")
     if envelope.get("round") != round_number:
         raise MessageRefused(f"{what} is of round {envelope.get('round')}, and this is round {round_number}.")
+
+
+def check_version(envelope: dict[str, Value], what: str) -> None:
+    """Refuse what another version of mfpo sent: two versions may not mean the same by it."""
+    for name, ours in known().items():
+        theirs = envelope.get(name)
+        if theirs != ours:
+            raise MessageRefused(
+                f"{what} has {name} {str(theirs)[:20]} of mfpo, and here it is {ours}; install the same mfpo on all "
+                "machines."
+            )
 
 
 def to_records(frame: Frame) -> RecordDict:
