@@ -34,7 +34,7 @@ def init(args: argparse.Namespace) -> int:
     from mfpo.federation.flower import layout
 
     listen = args.listen or ("127.0.0.1" if args.host in ("127.0.0.1", "localhost") else "0.0.0.0")
-    made = layout.create(Path(args.folder), args.agents, args.host, args.port, listen)
+    made = layout.create(Path(args.folder), args.agents, args.host, args.port, listen, args.insecure)
     last = f"{made.agents - 1:02d}"
     print(f"{made.folder}: a federation of {made.agents} agents, whose server is at {made.address}")
     print(f"  copy           {made.folder}/agents/00 .. {last}, each to one machine and over a safe channel")
@@ -46,22 +46,22 @@ def init(args: argparse.Namespace) -> int:
 def server(args: argparse.Namespace) -> int:
     """`mfpo server DIR`."""
     _require_flower()
-    from mfpo.federation.flower import control, layout
+    from mfpo.federation.flower import layout, serving
 
     federation = layout.read(Path(args.folder))
-    return _until_interrupted(lambda stop: control.serve(federation, _say, stop))
+    return _until_interrupted(lambda stop: serving.serve(federation, _say, stop))
 
 
 def agent(args: argparse.Namespace) -> int:
     """`mfpo agent FOLDER`."""
     _require_flower()
-    from mfpo.federation.flower import control, layout
+    from mfpo.federation.flower import attending, layout
 
     member = layout.read_member(Path(args.folder))
     if args.worker:
         machine.prepare()
-        return _until_interrupted(lambda stop: control.work(member, _say, stop))
-    return _until_interrupted(lambda stop: control.attend(member, _say, stop))
+        return _until_interrupted(lambda stop: attending.work(member, _say, stop))
+    return _until_interrupted(lambda stop: attending.attend(member, _say, stop))
 
 
 def submit(args: argparse.Namespace) -> int:
@@ -74,12 +74,14 @@ def submit(args: argparse.Namespace) -> int:
     if args.run:
         run = federation.folder / "runs" / args.run
         if control.state_of(run) in ("stopped", "failed"):
+            control.check_up(federation)
             control.submit(federation, run)
     else:
         given = vars(args)
         values = {name: given[name] for name in args.fields["settings"] if name in given}
         values |= {"agents": federation.agents, "engine": "flower"}
         settings, config = resolve(values, {name: given[name] for name in args.fields["config"] if name in given})
+        control.check_up(federation)
         name = args.name or next(_free_names(federation, f"{settings.env}-{settings.algorithm}".replace("/", "_")))
         run = layout.new_run(federation, settings, config, name, args.min_agents, args.round_timeout)
         control.submit(federation, run)
@@ -99,12 +101,15 @@ def _follow(folder: str, run: Path) -> int:
 
     settings, _ = directory.read_config(run)
     progress = make_progress(settings.rounds, False)
-    shown = 0
+    shown, heard = 0, max(len(_log_lines(run)) - 3, 0)  # who follows it again is told what was last said
     try:
         with interrupts():
             progress.started(run.name)
             while True:
                 ended = control.state_of(run) in ("finished", "failed", "stopped")
+                for line in _log_lines(run)[heard:]:
+                    progress.notice(line.partition(" ")[2])  # without the day
+                    heard += 1
                 for row in metrics.read(run / directory.METRICS)[shown:]:
                     progress.row(row)
                     shown += 1
@@ -123,6 +128,15 @@ def _follow(folder: str, run: Path) -> int:
     evaluation = outcome["evaluation"]
     print(f"{run}: {score_text(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} fresh episodes")
     return 0
+
+
+def _log_lines(run: Path) -> list[str]:
+    from mfpo.federation.flower.server_app import LOG
+
+    try:
+        return (run / LOG).read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def status(args: argparse.Namespace) -> int:

@@ -39,6 +39,9 @@ class Child:
         self.name, self._command, self._env, self._log = name, [*bound, *command], dict(env), log
         self._process: subprocess.Popen[bytes] | None = None
         self._due, self._pause, self._began = 0.0, 1.0, 0.0
+        self._start = 0  # where in the log its output begins
+        self._passed_on = log.stat().st_size if log.exists() else 0
+        self.advice: dict[str, str] = {}  # by what its output says before it ends: what to do
 
     @property
     def pid(self) -> int:
@@ -50,13 +53,16 @@ class Child:
         now = time.monotonic()
         if self._process is not None and self._process.poll() is not None:
             self._pause = 1.0 if now - self._began > 60 else min(2 * self._pause, 30.0)
+            said = self._output()
+            why = next((advice for sign, advice in self.advice.items() if sign in said), "")
             notice(
                 f"{self.name} has ended (code {self._process.returncode}); it starts again in {self._pause:.0f} s. "
-                f"Its last words in {self._log}: {self.last_words()}"
+                + (why or f"Its last words in {self._log}: {self.last_words()}")
             )
             self._process, self._due = None, now + self._pause
         if self._process is None and now >= self._due:
             with self._log.open("ab") as log:
+                self._start = log.tell()
                 self._process = subprocess.Popen(
                     self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._env
                 )
@@ -65,12 +71,27 @@ class Child:
 
     def last_words(self) -> str:
         """Of the end of its output, the last line that sounds like a reason; else the last."""
+        lines = [line.strip() for line in reversed(self._output().splitlines()) if line.strip()]
+        telling = [line for line in lines if re.search("error|failed|could not|refused", line, re.IGNORECASE)]
+        return (telling + lines + ["none"])[0][:300]
+
+    def _output(self) -> str:
+        """The end of what it wrote since it was started, without colours."""
         with contextlib.suppress(OSError):
-            text = re.sub(r"\x1b\[\d*m", "", self._log.read_bytes()[-4000:].decode(errors="replace"))
-            lines = [line.strip() for line in reversed(text.splitlines()) if line.strip()]
-            telling = [line for line in lines if re.search("error|failed|could not|refused", line, re.IGNORECASE)]
-            return (telling + lines + ["none"])[0][:300]
-        return "none"
+            content = self._log.read_bytes()[self._start :][-4000:]
+            return re.sub(r"\x1b\[\d*m", "", content.decode(errors="replace"))
+        return ""
+
+    def pass_on(self, notice: Notice) -> None:
+        """Say what it said for people since the last time: lines that begin as ours do."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._passed_on)
+            news = log.read()
+            news = news[: news.rfind(b"\n") + 1]
+            self._passed_on += len(news)
+            for line in news.decode(errors="replace").splitlines():
+                if line.startswith("mfpo: "):
+                    notice(re.sub(r"^mfpo: (\d\d:\d\d:\d\d )?", "", line))
 
     def end(self) -> None:
         """Ask it to end; after ten seconds, end it."""
