@@ -19,6 +19,7 @@ from mfpo.federation.flower.processes import Child
 from mfpo.federation.flower.server_app import ORDER
 from mfpo.runs import files
 
+LINGERS = 20.0  # seconds that a superlink may take to end
 PATIENCE = 120.0  # seconds in which a submitted run must have begun
 
 Notice = Callable[[str], object]
@@ -30,7 +31,7 @@ def serve(federation: Federation, notice: Notice, stop: Callable[[], bool] = lam
     layout.check_server(federation)
     with contextlib.ExitStack() as stack:
         layout.claim(stack, server / "flwr", f"The server of {federation.folder} runs already; stop that one first.")
-        processes.check_port_free(federation.listen, federation.port)
+        _await_port(federation, server)
         _write_flower_config(federation)
         env = processes.environment(server / "flwr")
         link = Child("superlink", ["flower-superlink", *link_options(federation)], env, server / "superlink.log")
@@ -49,6 +50,18 @@ def serve(federation: Federation, notice: Notice, stop: Callable[[], bool] = lam
             doorman.look(notice)
             _take_up(federation, notice)
             time.sleep(1.0)
+
+
+def _await_port(federation: Federation, server: Path) -> None:
+    """A superlink whose server was killed ends by itself, within seconds; what else holds the port is told."""
+    until = time.monotonic() + (LINGERS if (server / "superlink.log").exists() else 0.0)
+    while True:
+        try:
+            return processes.check_port_free(federation.listen, federation.port)
+        except MfpoError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 def link_options(federation: Federation) -> list[str]:
