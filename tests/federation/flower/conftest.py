@@ -107,11 +107,14 @@ class Cluster:
             self.start_agent(number)
         self.wait(lambda: "the server is up" in self.said("server"), 600, "no server")
 
-    def submit(self, run: str, rounds: int, *flags: str, env: str = "CartPole-v1", **options: Any) -> Path:
+    def submit(
+        self, run: str, rounds: int, *flags: str, env: str = "CartPole-v1", inside: Sequence[str] = (), **options: Any
+    ) -> Path:
         """A small run that needs all agents, started in the background."""
         chosen = {**self.OPTIONS, **options, "rounds": rounds, "evaluation-episodes": 4, "min-agents": 3}
         given = [text for name, value in chosen.items() for text in (f"--{name}", str(value))]
-        self.start("submit", "federation", "submit", str(self.folder), env, "--name", run, *given, *flags)
+        command = ("federation", "submit", str(self.folder), env, "--name", run, *given, *flags)
+        self.start("submit", *command, inside=inside)
         return self.folder / "runs" / run
 
     def alone(self, rounds: int, env: str = "CartPole-v1", **options: Any) -> Any:

@@ -16,8 +16,9 @@ from mfpo.federation.flower.processes import Child
 Notice = Callable[[str], object]
 TURNED_AWAY = "Failed to activate SuperNode"
 ADVICE = (
-    "The server knows no agent with this key, or has one already. If this agent was killed and started again, it is "
-    "let in within a minute; else it is a folder of another federation, or a copy of it runs elsewhere: stop that one."
+    "The server knows no agent with this key, or has one already. If the server has just started, or this agent was "
+    "killed and started again, it is let in within a minute; else this is a folder of another federation, or a copy of "
+    "it runs elsewhere: stop that one."
 )
 
 
