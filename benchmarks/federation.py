@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mfpo.federation.flower import control, layout, processes
+from mfpo.federation.flower import control, layout, processes, server_app
 from mfpo.federation.flower.learner import make_learner
 from mfpo.runs import metrics
 from mfpo.runs.settings import resolve_options
@@ -87,7 +87,7 @@ def own_work() -> tuple[float, list[int]]:
 
 def mfpo_rounds(federation: layout.Federation, turn: int) -> list[float]:
     settings, config = resolve_options({**OPTIONS, "seed": turn})
-    run = layout.new_run(federation, settings, config, f"mfpo-{turn}", AGENTS, 600.0)
+    run = server_app.new_run(federation.folder / "runs" / f"mfpo-{turn}", settings, config, AGENTS)
     control.submit(federation, run)
     wait_for(run / "summary.json", "mfpo")
     return [row["seconds"] for row in metrics.read(run / "metrics.jsonl")][WARM:]

@@ -1,22 +1,17 @@
 """Commands of a federation over the network. Flower is imported inside: only these commands need it."""
 
 import argparse
-import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mfpo.cli import machine
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import make_progress
 from mfpo.cli.text import score_text
 from mfpo.errors import MissingExtra, RunError
-
-if TYPE_CHECKING:
-    from mfpo.federation.flower.layout import Federation
 
 
 def _require_flower() -> None:
@@ -67,7 +62,7 @@ def agent(args: argparse.Namespace) -> int:
 def submit(args: argparse.Namespace) -> int:
     """`mfpo federation submit DIR ENV`."""
     _require_flower()
-    from mfpo.federation.flower import control, layout
+    from mfpo.federation.flower import control, layout, server_app
     from mfpo.runs.settings import resolve
 
     federation = layout.read(Path(args.folder))
@@ -82,16 +77,12 @@ def submit(args: argparse.Namespace) -> int:
         values |= {"agents": federation.agents, "engine": "flower"}
         settings, config = resolve(values, {name: given[name] for name in args.fields["config"] if name in given})
         control.check_up(federation)
-        name = args.name or next(_free_names(federation, f"{settings.env}-{settings.algorithm}".replace("/", "_")))
-        run = layout.new_run(federation, settings, config, name, args.min_agents, args.round_timeout)
+        name = args.name or server_app.free_name(federation.folder, settings)
+        run = federation.folder / "runs" / name
+        server_app.new_run(run, settings, config, args.min_agents, args.round_timeout)
         control.submit(federation, run)
         print(f"mfpo: submitted {run}", file=sys.stderr, flush=True)
     return 0 if args.detach else _follow(args.folder, run)
-
-
-def _free_names(federation: "Federation", stem: str) -> Iterator[str]:
-    names = (f"{stem}-{number}" for number in itertools.count(1))
-    return (name for name in names if not (federation.folder / "runs" / name).exists())
 
 
 def _follow(folder: str, run: Path) -> int:

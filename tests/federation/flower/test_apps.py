@@ -4,6 +4,7 @@ import importlib.util
 import json
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,25 @@ def test_a_run_over_the_apps_is_the_run_of_one_process(
     assert all(began < line["last_seen"] <= time.time() for line in lines)
     with pytest.raises(ConfigError, match="mfpo federation submit"):
         training.resume(run.path, rounds=4)
+
+
+def test_plain_flwr_run_makes_a_run_of_its_run_config(tmp_path: Path) -> None:
+    from mfpo.federation.flower import control, layout
+
+    document = tomllib.loads(layout.APP.replace("AGENTS", "3"))["tool"]["flwr"]["app"]["config"]
+    runs = [
+        server_app.found_run(tmp_path, {**document, "seed": 7, "more": '{"hidden": [4], "dropout": 0.5}'}, 9)
+        for _ in range(2)
+    ]
+    assert [run.name for run in runs] == ["CartPole-v1-mfpo-1", "CartPole-v1-mfpo-2"]
+    settings, config = directory.read_config(runs[1])
+    assert (settings.agents, settings.seed, settings.engine, settings.dropout) == (3, 7, "flower", 0.5)
+    assert config.hidden == (4,) and settings.rounds == 30
+    assert control.state_of(runs[1]) == "waiting" and control.read_order(runs[1])["flower_run"] == "9"
+    assert server_app.read_terms(runs[0]).run != server_app.read_terms(runs[1]).run
+    for more, sentence in (("[1", "is not a JSON object"), ('{"x": 1}', "There is no setting 'x'")):
+        with pytest.raises(ConfigError, match=sentence):
+            server_app.found_run(tmp_path, {**document, "more": more}, 9)
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from typing import Any
 from mfpo.errors import MfpoError, RunError
 from mfpo.federation.flower import processes
 from mfpo.federation.flower.layout import Federation
-from mfpo.federation.flower.server_app import ORDER
-from mfpo.runs import directory, files, metrics, summary
+from mfpo.federation.flower.server_app import ORDER, write_order
+from mfpo.runs import directory, metrics, summary
 
 NODES = "nodes.json"  # node -> agent, in the server's folder
 
@@ -49,14 +49,13 @@ def submit(federation: Federation, run: Path) -> None:
     nodes = (federation.folder / "server" / NODES).resolve()
     values = f"run={json.dumps(str(run.resolve()))} nodes={json.dumps(str(nodes))}"
     answer = flwr(federation, "run", "app", "mfpo", "--run-config", values)
-    note = {"state": "wanted", "flower_run": str(answer["run-id"]), "submitted": time.time()}
-    files.replace(run / ORDER, json.dumps(note).encode())
+    write_order(run, "wanted", flower_run=str(answer["run-id"]), submitted=time.time())
 
 
 def halt(federation: Federation, run: Path) -> None:
     """Stop a run; what it has done is kept, and submitting it again goes on."""
     order = read_order(run)
-    files.replace(run / ORDER, json.dumps({**order, "state": "stopped"}).encode())
+    write_order(run, **{**order, "state": "stopped"})
     if order.get("flower_run"):
         with contextlib.suppress(MfpoError):  # it has ended by itself
             flwr(federation, "stop", str(order["flower_run"]), "mfpo")

@@ -11,7 +11,6 @@ An insecure federation has no certificates and no keys, and stays on one machine
 import contextlib
 import datetime
 import ipaddress
-import json
 import secrets
 import shutil
 import tomllib
@@ -22,10 +21,7 @@ import tomli_w
 
 from mfpo.errors import ConfigError, RunError
 from mfpo.federation.flower import keys
-from mfpo.federation.flower.server import Terms
-from mfpo.federation.flower.server_app import ORDER, write_terms
 from mfpo.runs import directory, files
-from mfpo.runs.settings import Settings
 
 FORMAT = 1
 CONFIG, AGENT_CONFIG = "federation.toml", "agent.toml"
@@ -53,6 +49,12 @@ clientapp = "mfpo_app.client_app:app"
 [tool.flwr.app.config]
 run = ""
 nodes = ""
+env = "CartPole-v1"
+algorithm = "mfpo"
+agents = AGENTS
+rounds = 0
+seed = 0
+more = "{}"
 """
 
 
@@ -111,7 +113,7 @@ def create(
         (server / "keys").mkdir()
         for number in range(agents):
             _make_member(made, number)
-        _make_app(server / "app")
+        _make_app(server / "app", agents)
         (server / "flwr").mkdir()
         document = {"format": FORMAT, **{name: x for name, x in made._asdict().items() if name != "folder"}}
         files.replace(folder / CONFIG, tomli_w.dumps(document).encode())
@@ -157,11 +159,11 @@ def claim(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
         raise RunError(sentence) from error
 
 
-def _make_app(folder: Path) -> None:
+def _make_app(folder: Path, agents: int) -> None:
     """What Flower sends to every node: the client app, on its own so that it starts quickly."""
     package, here = folder / "mfpo_app", Path(__file__).parent
     package.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(APP)
+    (folder / "pyproject.toml").write_text(APP.replace("AGENTS", str(agents)))
     (package / "__init__.py").write_text('"""The Flower app of mfpo."""\n')
     (package / "server_app.py").write_text("from mfpo.federation.flower import server_app\n\napp = server_app.app\n")
     for name in ("client_app.py", "frames.py"):
@@ -257,13 +259,3 @@ def _what_it_is(folder: Path) -> str:
     if (folder / AGENT_CONFIG).exists():
         return ": it is the folder of an agent, for `mfpo agent`"
     return ""
-
-
-def new_run(
-    federation: Federation, settings: Settings, config: Any, name: str, min_agents: int, timeout: float
-) -> Path:
-    """A run directory for a training run of the federation."""
-    path = directory.create(federation.folder / "runs" / name, settings, config)
-    write_terms(path, Terms(f"{name}-{secrets.token_hex(4)}", min_agents, timeout))
-    files.replace(path / ORDER, json.dumps({"state": "stopped"}).encode())  # until it is submitted
-    return path

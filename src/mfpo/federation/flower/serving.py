@@ -16,7 +16,7 @@ from mfpo.errors import MfpoError
 from mfpo.federation.flower import control, layout, processes
 from mfpo.federation.flower.layout import Federation
 from mfpo.federation.flower.processes import Child
-from mfpo.federation.flower.server_app import ORDER
+from mfpo.federation.flower.server_app import FEDERATION, write_order
 from mfpo.runs import files
 
 LINGERS = 20.0  # seconds that a superlink may take to end
@@ -33,7 +33,7 @@ def serve(federation: Federation, notice: Notice, stop: Callable[[], bool] = lam
         layout.claim(stack, server / "flwr", f"The server of {federation.folder} runs already; stop that one first.")
         _await_port(federation, server)
         _write_flower_config(federation)
-        env = processes.environment(server / "flwr")
+        env = processes.environment(server / "flwr") | {FEDERATION: str(federation.folder.resolve())}
         link = Child("superlink", ["flower-superlink", *link_options(federation)], env, server / "superlink.log")
         options = ["--runtime-api-address", federation.local_address, *layout.trust(server / "ca.pem", federation)]
         options += ["--superexec-auth-secret-file", str(server / "superexec.secret")]
@@ -158,4 +158,4 @@ def _take_up(federation: Federation, notice: Notice) -> None:
                 control.submit(federation, run)
             except MfpoError as error:
                 notice(str(error))
-                files.replace(run / ORDER, json.dumps({**order, "submitted": time.time()}).encode())
+                write_order(run, **{**order, "submitted": time.time()})
