@@ -53,8 +53,8 @@ def in_process(job: Any) -> Any:
     return make_engine("inprocess", algorithm, env, settings.agents, settings.seed, 1, settings.faults)
 
 
-def agree(name: str, agents: list[Any]) -> tuple[State, State]:
-    job = helpers.job_of(name)
+def agree(name: str, agents: list[Any], **options: Any) -> tuple[State, State]:
+    job = helpers.job_of(name, **options)
     (state, logs), (reference, expected) = play(over_messages(job, helpers.Direct(agents))), play(in_process(job))
     for x, y in zip(jax.tree.leaves(state.server), jax.tree.leaves(reference.server), strict=True):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=1e-6)
@@ -76,6 +76,26 @@ def test_mfpo_is_the_same_bit_for_bit(make_agents: Callable[..., list[Any]]) -> 
 @pytest.mark.parametrize("name", ["fedpg_br", "fed_sac", "fed_dqn", "fedavg_ppo"])
 def test_every_baseline_is_the_same(name: str, make_agents: Callable[..., list[Any]]) -> None:
     agree(name, make_agents(3))
+
+
+@pytest.mark.slow
+def test_a_hosted_environment_is_the_same_bit_for_bit(make_agents: Callable[..., list[Any]]) -> None:
+    pytest.importorskip("gymnasium")
+    one, other = agree("mfpo", make_agents(3), env="Acrobot-v1")
+    assert helpers.same_bits(one.server, other.server)
+
+
+@pytest.mark.slow
+def test_mujoco_is_the_same_to_a_millionth(make_agents: Callable[..., list[Any]]) -> None:
+    """One round: the policy's matrix products round differently in a block of one, and contacts amplify that."""
+    pytest.importorskip("mujoco")
+    job = helpers.job_of("mfpo", env="Hopper-v5")
+    (state, (log,)) = play(over_messages(job, helpers.Direct(make_agents(3))), last=1)
+    (reference, (expected,)) = play(in_process(job), last=1)
+    for x, y in zip(jax.tree.leaves(state.server), jax.tree.leaves(reference.server), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(log.lengths, expected.lengths)
+    np.testing.assert_allclose(log.returns, expected.returns, rtol=1e-5)
 
 
 def test_only_upload_download_and_report_travel(make_agents: Callable[..., list[Any]]) -> None:
