@@ -110,12 +110,21 @@ def test_another_version_of_mfpo_is_told_what_to_install() -> None:
 
 
 def test_records_that_are_none_of_ours_are_refused() -> None:
-    from flwr.app import MetricRecord
+    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
     records = wire.to_records(Frame({"round": 1}, {"upload": wire.entries_of(MESSAGE)}))
     records["trajectories"] = MetricRecord({"x": 1.0})
     with pytest.raises(MessageRefused, match="'trajectories'"):
         wire.from_records(records)
+    nonsense = Array("uint8", (3,), "raw", b"xyz")
+    for record, sentence in (
+        ({"frame": nonsense, "more": nonsense}, "a record 'frame' that is none of ours"),
+        ({"frame": nonsense}, "holds no frame"),
+    ):
+        with pytest.raises(MessageRefused, match=sentence):
+            wire.from_records(RecordDict({"frame": ArrayRecord(record)}))
+    with pytest.raises(MessageRefused, match="holds no frame"):
+        wire.from_records(RecordDict({}))
 
 
 @pytest.mark.parametrize("cut", [0, 5, 12, 40, -1])

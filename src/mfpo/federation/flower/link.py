@@ -40,6 +40,7 @@ class GridLink:
         self._homes: dict[int, int] = {}  # agent -> node
         self._introducing: dict[str, int] = {}  # message -> node that was asked who it is
         self._greeted: set[int] = set()
+        self._hello = Frame({**wire.known(), "kind": "hello"}, {})
         self._looked = 0.0
 
     def exchange(self, question: Frame, wanted: Sequence[int]) -> Iterator[tuple[int, Frame] | None]:
@@ -56,7 +57,7 @@ class GridLink:
             answers = list(self._pull(open_))
             for message in answers:
                 agent = open_.pop(message.metadata.reply_to_message_id)
-                answer = self._read(message, f"The answer of agent {agent}")
+                answer = self._read(message, f"The answer of agent {agent}", question)
                 if answer is None:
                     due[agent] = time.monotonic() + AGAIN
                 else:
@@ -73,15 +74,15 @@ class GridLink:
         asked = list(identifiers)
         return self._grid.pull_messages(asked) if asked else []
 
-    def _read(self, message: Message, what: str) -> Frame | None:
+    def _read(self, message: Message, what: str, question: Frame) -> Frame | None:
         if message.has_error():
             self._notice(f"{what} is an error: {message.error.reason or 'the node is gone'}; it is asked again.")
             return None
         try:
             return wire.from_records(message.content)
         except MessageRefused as refusal:
-            self._notice(f"{what}: {refusal}")
-            return Frame({}, {})
+            said = {name: x for name, x in question.envelope.items() if name in ("run", "round")}
+            return Frame({**said, "refused": str(refusal)}, {})
 
     def _call_roll(self) -> None:
         """Ask nodes that are new who they are, and hear what they say."""
@@ -90,13 +91,12 @@ class GridLink:
             present = set(self._grid.get_node_ids())
             self._homes = {agent: node for agent, node in self._homes.items() if node in present}
             self._greeted &= present
-            hello = Frame({**wire.known(), "kind": "hello"}, {})
             for node in present - self._greeted:
                 self._greeted.add(node)
-                self._introducing |= dict.fromkeys(self._push(hello, MessageType.QUERY, [node]), node)
+                self._introducing |= dict.fromkeys(self._push(self._hello, MessageType.QUERY, [node]), node)
         for message in self._pull(self._introducing):
             node = self._introducing.pop(message.metadata.reply_to_message_id)
-            answer = self._read(message, f"The greeting of node {node}")
+            answer = self._read(message, f"The greeting of node {node}", self._hello)
             if answer is None:
                 self._greeted.discard(node)
             else:
