@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from mfpo.errors import ConfigError, Diverged
+from mfpo.errors import ConfigError, RunError
 from mfpo.federation import RoundLog, State, make_engine
 from mfpo.federation.flower import frames, server, wire
 from mfpo.federation.flower.frames import Entry, Frame
@@ -208,7 +208,7 @@ def test_a_round_goes_on_without_an_agent_that_does_not_answer(make_agents: Call
 
 def test_too_few_usable_answers_end_the_run(make_agents: Callable[..., list[Any]]) -> None:
     link = helpers.Direct(make_agents(3), lambda i, answer: [nan(answer)])
-    with pytest.raises(Diverged, match="agents cannot be used, and 2 are needed: The upload of agent 0"):
+    with pytest.raises(RunError, match="agents cannot be used, and 2 are needed: The upload of agent 0"):
         play(over_messages(helpers.job_of("mfpo"), link, min_agents=2), last=1)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfpo.errors import ConfigError, Diverged, MessageRefused
+from mfpo.errors import ConfigError, MessageRefused, RunError
 from mfpo.federation import round as federation_round
 from mfpo.federation.faults import Attendance, check
 from mfpo.federation.flower import wire
@@ -131,9 +131,9 @@ class _Asking:
                 break
             if len(unusable) > len(asked) - needed:
                 first = next(iter(unusable.values()))
-                raise Diverged(
+                raise RunError(
                     f"In round {number} the answers of {len(unusable)} of {len(asked)} agents cannot be used, and "
-                    f"{needed} are needed: {first}"
+                    f"{needed} are needed: {first} Put it right, then go on with `mfpo federation submit DIR --run NAME`."
                 )
             if time.monotonic() > deadline:
                 if len(answers) >= needed:
@@ -141,7 +141,7 @@ class _Asking:
                 self._notice(f"round {number}: {len(answers)} of {needed} agents that are needed answered; waiting on.")
                 deadline = self._deadline()
         if len(answers) < needed:
-            raise Diverged(f"In round {number} only {len(answers)} agents answered, and {needed} are needed.")
+            raise RunError(f"In round {number} only {len(answers)} agents answered, and {needed} are needed.")
         self._name_missing(number, sorted(set(asked) - answers.keys() - unusable.keys()))
         return dict(sorted(answers.items())), gathered.refused
 
