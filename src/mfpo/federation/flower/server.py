@@ -133,7 +133,7 @@ class _Asking:
                 first = next(iter(unusable.values()))
                 raise RunError(
                     f"In round {number} the answers of {len(unusable)} of {len(asked)} agents cannot be used, and "
-                    f"{needed} are needed: {first} Put it right, then go on with `mfpo federation submit DIR --run NAME`."
+                    f"{needed} are needed: {first} Mend it, then go on with `mfpo federation submit DIR --run NAME`."
                 )
             if time.monotonic() > deadline:
                 if len(answers) >= needed:
