@@ -297,6 +297,19 @@ def test_a_child_passes_on_what_is_for_people_and_its_end_is_explained(tmp_path:
     assert said[1:] == ["the server is there.", "it has ended (code 1); it starts again in 2 s. Do this."]
 
 
+def test_a_child_that_has_given_up_is_started_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    program = "import time; print('Giving up reconnection after 2 tries', flush=True); time.sleep(600)"
+    child = processes.Child("it", [sys.executable, "-c", program], {}, tmp_path / "log")
+    child.hopeless = processes.GIVES_UP
+    deadline = time.monotonic() + 60
+    while sum("runs (process" in sentence for sentence in said) < 2 and time.monotonic() < deadline:
+        child.keep(said.append)
+        time.sleep(0.05)
+    child.end()
+    assert said[1] == "it has given up: Giving up reconnection after 2 tries It starts again."
+
+
 def test_the_command_line_makes_and_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = str(tmp_path / "cluster")
     assert main(["federation", "init", cluster, "--agents", "2", "--host", "server.example"]) == 0

@@ -31,7 +31,7 @@ def attend(member: Member, notice: Notice, stop: Callable[[], bool] = lambda: Fa
     command = [sys.executable, "-m", "mfpo", "agent", str(folder), "--worker"]
     worker = Child(f"agent {member.number}", command, env, folder / "agent.log")
     node = Child("supernode", ["flower-supernode", *node_options(member)], env, folder / "supernode.log")
-    node.advice[TURNED_AWAY] = ADVICE
+    node.advice[TURNED_AWAY], node.hopeless = ADVICE, processes.GIVES_UP
     door = Door(member)
     with contextlib.ExitStack() as stack:
         layout.claim(stack, home, f"The agent of {folder} runs already on this machine; one folder is one agent.")

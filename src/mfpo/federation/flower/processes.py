@@ -19,6 +19,8 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; by default every message waits up to one more
 }
 
+GIVES_UP = "Giving up reconnection"  # Flower's processes do after a handshake that broke, and then wait for ever
+
 
 def environment(flower_home: Path) -> dict[str, str]:
     """What Flower's processes are told: to find their like beside this Python, and to send nothing home."""
@@ -42,6 +44,7 @@ class Child:
         self._start = 0  # where in the log its output begins
         self._passed_on = log.stat().st_size if log.exists() else 0
         self.advice: dict[str, str] = {}  # by what its output says before it ends: what to do
+        self.hopeless = ""  # what its output says when it goes on running but will do nothing more
 
     @property
     def pid(self) -> int:
@@ -51,6 +54,9 @@ class Child:
     def keep(self, notice: Notice) -> None:
         """Start it if it is due; say so if it has ended. Each time it ends soon, the pause is longer."""
         now = time.monotonic()
+        if self.hopeless and self.pid and self.hopeless in self._output():
+            notice(f"{self.name} has given up: {self.last_words()} It starts again.")
+            self.end()
         if self._process is not None and self._process.poll() is not None:
             self._pause = 1.0 if now - self._began > 60 else min(2 * self._pause, 30.0)
             said = self._output()
@@ -77,9 +83,9 @@ class Child:
 
     def _output(self) -> str:
         """The end of what it wrote since it was started, without colours."""
-        with contextlib.suppress(OSError):
-            content = self._log.read_bytes()[self._start :][-4000:]
-            return re.sub(r"\x1b\[\d*m", "", content.decode(errors="replace"))
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(max(self._start, self._log.stat().st_size - 4000))
+            return re.sub(r"\x1b\[\d*m", "", log.read().decode(errors="replace"))
         return ""
 
     def pass_on(self, notice: Notice) -> None:

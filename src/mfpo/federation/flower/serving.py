@@ -38,6 +38,7 @@ def serve(federation: Federation, notice: Notice, stop: Callable[[], bool] = lam
         options = ["--runtime-api-address", federation.local_address, *layout.trust(server / "ca.pem", federation)]
         options += ["--superexec-auth-secret-file", str(server / "superexec.secret")]
         executor = Child("superexec", ["flower-superexec", *options], env, server / "superexec.log")
+        executor.hopeless = processes.GIVES_UP
         stack.enter_context(processes.kept([link, executor]))
         _start(link, federation, notice, stop)
         register(federation, notice)
