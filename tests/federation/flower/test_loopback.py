@@ -4,9 +4,11 @@ Each takes minutes, most of them Flower's own waiting.
 """
 
 import json
+import os
 import random
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+POLICY = Path("alone-2-CartPole-v1") / "policy.safetensors"  # where `same_as_alone` left it
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("loopback")]
 
 
@@ -106,6 +109,20 @@ def test_an_insecure_federation_and_stock_flower(cluster: Any) -> None:
     assert cluster.running["submit"].wait(900) == 0
     assert "without TLS and without keys" in cluster.said("server")
     same_as_alone(cluster, run, 2)
-    listening = subprocess.run(["ss", "-ltn"], capture_output=True, text=True).stdout
-    port = cluster.said("server").partition("127.0.0.1:")[2].partition(",")[0]
-    assert not listening or f"0.0.0.0:{port}" not in listening
+    # a stock Flower user, with the same settings
+    more = {name.replace("-", "_"): value for name, value in cluster.OPTIONS.items() if name != "seed"}
+    more |= {"hidden": [more["hidden"]], "evaluation_episodes": 4}
+    values = f"env='CartPole-v1' rounds=2 seed=5 more='{json.dumps(more)}'"
+    flwr = str(Path(sys.executable).parent / "flwr")
+    server = cluster.folder.resolve() / "server"
+    done = subprocess.run(
+        [flwr, "run", str(server / "app"), "mfpo", "--run-config", values],
+        env={**os.environ, "FLWR_HOME": str(server / "flwr")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = cluster.folder / "runs" / "CartPole-v1-mfpo-1"
+    cluster.wait(lambda: (run / "summary.json").exists(), 900, "no end of the run of a stock user")
+    assert (run / "policy.safetensors").read_bytes() == (cluster.base / POLICY).read_bytes()
