@@ -139,9 +139,12 @@ def status(args: argparse.Namespace) -> int:
     federation = layout.read(Path(args.folder))
     try:
         listed = {str(node["node-id"]): node for node in control.flwr(federation, "supernode", "list", "mfpo")["nodes"]}
-        nodes = json.loads((federation.folder / "server" / control.NODES).read_text())
-        for node, number in sorted(nodes.items(), key=lambda item: int(item[1])):
-            print(f"agent {number}: {listed.get(node, {}).get('status', 'unknown to the server')}")
+        if federation.insecure:  # without keys, only a run's log tells which is which
+            print(f"{sum(node.get('status') == 'online' for node in listed.values())} agents: online")
+        else:
+            nodes = json.loads((federation.folder / "server" / control.NODES).read_text())
+            for node, number in sorted(nodes.items(), key=lambda item: int(item[1])):
+                print(f"agent {number}: {listed.get(node, {}).get('status', 'unknown to the server')}")
     except (MfpoError, OSError):
         print(f"the server does not answer at {federation.address}; start it with: mfpo server {args.folder}")
     for run in control.runs_of(federation):

@@ -109,6 +109,7 @@ def test_an_insecure_federation_and_stock_flower(cluster: Any) -> None:
     assert cluster.running["submit"].wait(900) == 0
     assert "without TLS and without keys" in cluster.said("server")
     same_as_alone(cluster, run, 2)
+    assert "3 agents: online" in cluster.mfpo("federation", "status", str(cluster.folder)).stdout
     # a stock Flower user, with the same settings
     more = {name.replace("-", "_"): value for name, value in cluster.OPTIONS.items() if name != "seed"}
     more |= {"hidden": [more["hidden"]], "evaluation_episodes": 4}
