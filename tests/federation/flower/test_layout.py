@@ -307,7 +307,8 @@ def test_a_child_that_has_given_up_is_started_again(tmp_path: Path) -> None:
         child.keep(said.append)
         time.sleep(0.05)
     child.end()
-    assert said[1] == "it has given up: Giving up reconnection after 2 tries It starts again."
+    words = "Giving up reconnection after 2 tries"
+    assert said[1] == f"it has given up and starts again. Its last words in {tmp_path / 'log'}: {words}"
 
 
 def test_the_command_line_makes_and_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,8 +55,9 @@ class Child:
         """Start it if it is due; say so if it has ended. Each time it ends soon, the pause is longer."""
         now = time.monotonic()
         if self.hopeless and self.pid and self.hopeless in self._output():
-            notice(f"{self.name} has given up: {self.last_words()} It starts again.")
+            notice(f"{self.name} has given up and starts again. Its last words in {self._log}: {self.last_words()}")
             self.end()
+            return
         if self._process is not None and self._process.poll() is not None:
             self._pause = 1.0 if now - self._began > 60 else min(2 * self._pause, 30.0)
             said = self._output()
