@@ -18,7 +18,10 @@ from flwr.serverapp import Grid
 
 from mfpo.errors import ConfigError
 from mfpo.federation.flower import agent as warm
-from mfpo.federation.flower import client_app, server_app
+from mfpo.federation.flower import client_app, server_app, wire
+from mfpo.federation.flower.frames import Frame
+from mfpo.federation.flower.link import GridLink
+from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
 from mfpo.runs import directory, training
 
@@ -129,6 +132,29 @@ def test_a_run_over_the_apps_is_the_run_of_one_process(
     assert all(began < line["last_seen"] <= time.time() for line in lines)
     with pytest.raises(ConfigError, match="mfpo federation submit"):
         training.resume(run.path, rounds=4)
+
+
+def test_a_node_is_welcomed_or_told_why_not(tmp_path: Path) -> None:
+    said: list[str] = []
+    roster = Roster(tmp_path / "agents.json", 3)
+
+    def greet(link: GridLink, node: int, **answer: Any) -> str:
+        link._welcome(node, Frame({**wire.known(), **answer}, {}))
+        return said[-1]
+
+    with_keys = GridLink(LocalGrid({}), 3, 1.0, said.append, roster, {100: 0, 101: 1})
+    assert greet(with_keys, 100, agent=0) == "agent 0 is there."
+    assert "has version 0.0.1 of mfpo" in greet(with_keys, 101, agent=1, version="0.0.1")
+    assert "install the same mfpo on all machines. It is left out." in said[-1]
+    assert greet(with_keys, 102, agent=2) == "Node 102 says it is agent 2, but its key is another's. It is left out."
+    assert greet(with_keys, 101, agent=7) == "node 101 says it is agent 7, but there are 3; left out."
+    assert with_keys._homes == {0: 100}
+    without = GridLink(LocalGrid({}), 3, 1.0, said.append, roster)
+    assert greet(without, 200, agent=0) == "agent 0 is there."
+    assert "Two nodes say they are agent 0; the second has a copied folder." in greet(without, 201, agent=0)
+    roster.write()
+    lines = json.loads((tmp_path / "agents.json").read_text())["agents"]
+    assert [line["refused"] for line in lines] == [1, 1, 1] and "Two nodes" in lines[0]["note"]
 
 
 def test_plain_flwr_run_makes_a_run_of_its_run_config(tmp_path: Path) -> None:
