@@ -1,22 +1,17 @@
 """Commands of a federation over the network. Flower is imported inside: only these commands need it."""
 
 import argparse
-import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mfpo.cli import machine
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import make_progress
 from mfpo.cli.text import score_text
 from mfpo.errors import MissingExtra, RunError
-
-if TYPE_CHECKING:
-    from mfpo.federation.flower.layout import Federation
 
 
 def _require_flower() -> None:
@@ -34,7 +29,7 @@ def init(args: argparse.Namespace) -> int:
     from mfpo.federation.flower import layout
 
     listen = args.listen or ("127.0.0.1" if args.host in ("127.0.0.1", "localhost") else "0.0.0.0")
-    made = layout.create(Path(args.folder), args.agents, args.host, args.port, listen)
+    made = layout.create(Path(args.folder), args.agents, args.host, args.port, listen, args.insecure)
     last = f"{made.agents - 1:02d}"
     print(f"{made.folder}: a federation of {made.agents} agents, whose server is at {made.address}")
     print(f"  copy           {made.folder}/agents/00 .. {last}, each to one machine and over a safe channel")
@@ -46,50 +41,48 @@ def init(args: argparse.Namespace) -> int:
 def server(args: argparse.Namespace) -> int:
     """`mfpo server DIR`."""
     _require_flower()
-    from mfpo.federation.flower import control, layout
+    from mfpo.federation.flower import layout, serving
 
     federation = layout.read(Path(args.folder))
-    return _until_interrupted(lambda stop: control.serve(federation, _say, stop))
+    return _until_interrupted(lambda stop: serving.serve(federation, _say, stop))
 
 
 def agent(args: argparse.Namespace) -> int:
     """`mfpo agent FOLDER`."""
     _require_flower()
-    from mfpo.federation.flower import control, layout
+    from mfpo.federation.flower import attending, layout
 
     member = layout.read_member(Path(args.folder))
     if args.worker:
         machine.prepare()
-        return _until_interrupted(lambda stop: control.work(member, _say, stop))
-    return _until_interrupted(lambda stop: control.attend(member, _say, stop))
+        return _until_interrupted(lambda stop: attending.work(member, _say, stop))
+    return _until_interrupted(lambda stop: attending.attend(member, _say, stop))
 
 
 def submit(args: argparse.Namespace) -> int:
     """`mfpo federation submit DIR ENV`."""
     _require_flower()
-    from mfpo.federation.flower import control, layout
+    from mfpo.federation.flower import control, layout, server_app
     from mfpo.runs.settings import resolve
 
     federation = layout.read(Path(args.folder))
     if args.run:
         run = federation.folder / "runs" / args.run
         if control.state_of(run) in ("stopped", "failed"):
+            control.check_up(federation)
             control.submit(federation, run)
     else:
         given = vars(args)
         values = {name: given[name] for name in args.fields["settings"] if name in given}
         values |= {"agents": federation.agents, "engine": "flower"}
         settings, config = resolve(values, {name: given[name] for name in args.fields["config"] if name in given})
-        name = args.name or next(_free_names(federation, f"{settings.env}-{settings.algorithm}".replace("/", "_")))
-        run = layout.new_run(federation, settings, config, name, args.min_agents, args.round_timeout)
+        control.check_up(federation)
+        name = args.name or server_app.free_name(federation.folder, settings)
+        run = federation.folder / "runs" / name
+        server_app.new_run(run, settings, config, args.min_agents, args.round_timeout)
         control.submit(federation, run)
         print(f"mfpo: submitted {run}", file=sys.stderr, flush=True)
     return 0 if args.detach else _follow(args.folder, run)
-
-
-def _free_names(federation: "Federation", stem: str) -> Iterator[str]:
-    names = (f"{stem}-{number}" for number in itertools.count(1))
-    return (name for name in names if not (federation.folder / "runs" / name).exists())
 
 
 def _follow(folder: str, run: Path) -> int:
@@ -99,12 +92,15 @@ def _follow(folder: str, run: Path) -> int:
 
     settings, _ = directory.read_config(run)
     progress = make_progress(settings.rounds, False)
-    shown = 0
+    shown, heard = 0, max(len(_log_lines(run)) - 3, 0)  # who follows it again is told what was last said
     try:
         with interrupts():
             progress.started(run.name)
             while True:
                 ended = control.state_of(run) in ("finished", "failed", "stopped")
+                for line in _log_lines(run)[heard:]:
+                    progress.notice(line.partition(" ")[2])  # without the day
+                    heard += 1
                 for row in metrics.read(run / directory.METRICS)[shown:]:
                     progress.row(row)
                     shown += 1
@@ -125,6 +121,15 @@ def _follow(folder: str, run: Path) -> int:
     return 0
 
 
+def _log_lines(run: Path) -> list[str]:
+    from mfpo.federation.flower.server_app import LOG
+
+    try:
+        return (run / LOG).read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
 def status(args: argparse.Namespace) -> int:
     """`mfpo federation status DIR`."""
     _require_flower()
@@ -134,9 +139,12 @@ def status(args: argparse.Namespace) -> int:
     federation = layout.read(Path(args.folder))
     try:
         listed = {str(node["node-id"]): node for node in control.flwr(federation, "supernode", "list", "mfpo")["nodes"]}
-        nodes = json.loads((federation.folder / "server" / control.NODES).read_text())
-        for node, number in sorted(nodes.items(), key=lambda item: int(item[1])):
-            print(f"agent {number}: {listed.get(node, {}).get('status', 'unknown to the server')}")
+        if federation.insecure:  # without keys, only a run's log tells which is which
+            print(f"{sum(node.get('status') == 'online' for node in listed.values())} agents: online")
+        else:
+            nodes = json.loads((federation.folder / "server" / control.NODES).read_text())
+            for node, number in sorted(nodes.items(), key=lambda item: int(item[1])):
+                print(f"agent {number}: {listed.get(node, {}).get('status', 'unknown to the server')}")
     except (MfpoError, OSError):
         print(f"the server does not answer at {federation.address}; start it with: mfpo server {args.folder}")
     for run in control.runs_of(federation):

@@ -292,6 +292,7 @@ def _federation(parser: Parser, argv: list[str]) -> None:
         parser.add_argument(
             "--listen", metavar="ADDRESS", help="address of the server to listen at (all but loopback's)"
         )
+        parser.add_argument("--insecure", action="store_true", help="no TLS and no keys; on loopback only, for a try")
     elif action == "submit":
         parser.usage = "mfpo federation submit DIR ENV [options], or: mfpo federation submit DIR --run NAME"
         if "--run" not in argv:

@@ -31,7 +31,7 @@ JOB = resolve_options(
 def question(number: int = 1, **change: Any) -> Frame:
     algorithm = make_algorithm(*JOB, make_env(JOB[0]))
     download = wire.entries_of(algorithm.download(algorithm.init(jax.random.key(7))))
-    envelope = {"format": wire.FORMAT, "run": "test", "round": number, "order": order_of(*JOB)}
+    envelope = {**wire.known(), "run": "test", "round": number, "order": order_of(*JOB)}
     return Frame({**envelope, **change}, {"download": download})
 
 
@@ -47,7 +47,8 @@ def test_it_refuses_what_it_must(make_agents: Callable[..., list[Any]], tmp_path
     assert "agents 0 to 2; this is agent 3" in refusal(agent, question())
     assert "rounds count from 1" in refusal(agent, question(0))
     assert "names the run '../x'" in refusal(agent, question(run="../x"))
-    assert "has format 9" in refusal(agent, question(format=9))
+    assert "has format 9 of mfpo, and here it is 1; install the same" in refusal(agent, question(format=9))
+    assert "has version 0.0.1 of mfpo" in refusal(agent, question(version="0.0.1"))
     assert "does not say what run" in refusal(agent, question(order="{}"))
     assert "add it to `environments`" in refusal(agent, question(order=order_of(*elsewhere)))
     spoilt = question()
@@ -91,8 +92,9 @@ def test_its_socket_is_its_users_alone_and_survives_nonsense(
                 break
             time.sleep(0.05)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        hello = Frame({"format": 1, "kind": "hello"}, {})
+        hello = Frame({"format": 1, "version": "0.0.1", "kind": "hello"}, {})
         assert frames.call(path, hello, 10).envelope["agent"] == 0
+        assert any("The greeting of the server has version 0.0.1 of mfpo" in notice for notice in notices)
         with pytest.raises(RunError, match="Another process"):
             warm.listen(agent)
         with socket.socket(socket.AF_UNIX) as nonsense, frames.short_path(path) as name:

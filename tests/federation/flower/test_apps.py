@@ -1,8 +1,10 @@
 """The Flower apps themselves, with everything but the network between them."""
 
 import importlib.util
+import json
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from flwr.serverapp import Grid
 
 from mfpo.errors import ConfigError
 from mfpo.federation.flower import agent as warm
-from mfpo.federation.flower import client_app, server_app
+from mfpo.federation.flower import client_app, server_app, wire
+from mfpo.federation.flower.frames import Frame
+from mfpo.federation.flower.link import GridLink
+from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
 from mfpo.runs import directory, training
 
@@ -106,6 +111,7 @@ def test_a_run_over_the_apps_is_the_run_of_one_process(
 ) -> None:
     monkeypatch.setattr("mfpo.federation.flower.link.AGAIN", 0.0)
     said: list[str] = []
+    began = time.time()
     nodes = {100: 0, 101: 1, 102: 2}
     grid = LocalGrid(sockets, fails=[101])
     run = server_app.train(make_run(tmp_path / "run"), grid, nodes, said.append)
@@ -120,8 +126,54 @@ def test_a_run_over_the_apps_is_the_run_of_one_process(
     assert grid.kinds.count("query") == 3 and grid.kinds.count("train") == 10  # one was asked twice
     assert sorted(said[:3]) == ["agent 0 is there.", "agent 1 is there.", "agent 2 is there."]
     assert any("agent 1 is an error: the node was lost" in sentence for sentence in said)
+    lines = json.loads((run.path / "agents.json").read_text())["agents"]
+    assert [line["number"] for line in lines] == [0, 1, 2] and {line["round"] for line in lines} == {3}
+    assert {line["note"] for line in lines} == {"answered round 3."} and {line["refused"] for line in lines} == {0}
+    assert all(began < line["last_seen"] <= time.time() for line in lines)
     with pytest.raises(ConfigError, match="mfpo federation submit"):
         training.resume(run.path, rounds=4)
+
+
+def test_a_node_is_welcomed_or_told_why_not(tmp_path: Path) -> None:
+    said: list[str] = []
+    roster = Roster(tmp_path / "agents.json", 3)
+
+    def greet(link: GridLink, node: int, **answer: Any) -> str:
+        link._welcome(node, Frame({**wire.known(), **answer}, {}))
+        return said[-1]
+
+    with_keys = GridLink(LocalGrid({}), 3, 1.0, said.append, roster, {100: 0, 101: 1})
+    assert greet(with_keys, 100, agent=0) == "agent 0 is there."
+    assert "has version 0.0.1 of mfpo" in greet(with_keys, 101, agent=1, version="0.0.1")
+    assert "install the same mfpo on all machines. It is left out." in said[-1]
+    assert greet(with_keys, 102, agent=2) == "Node 102 says it is agent 2, but its key is another's. It is left out."
+    assert greet(with_keys, 101, agent=7) == "node 101 says it is agent 7, but there are 3; left out."
+    assert with_keys._homes == {0: 100}
+    without = GridLink(LocalGrid({}), 3, 1.0, said.append, roster)
+    assert greet(without, 200, agent=0) == "agent 0 is there."
+    assert "Two nodes say they are agent 0; the second has a copied folder." in greet(without, 201, agent=0)
+    roster.write()
+    lines = json.loads((tmp_path / "agents.json").read_text())["agents"]
+    assert [line["refused"] for line in lines] == [1, 1, 1] and "Two nodes" in lines[0]["note"]
+
+
+def test_plain_flwr_run_makes_a_run_of_its_run_config(tmp_path: Path) -> None:
+    from mfpo.federation.flower import control, layout
+
+    document = tomllib.loads(layout.APP.replace("AGENTS", "3"))["tool"]["flwr"]["app"]["config"]
+    runs = [
+        server_app.found_run(tmp_path, {**document, "seed": 7, "more": '{"hidden": [4], "dropout": 0.5}'}, 9)
+        for _ in range(2)
+    ]
+    assert [run.name for run in runs] == ["CartPole-v1-mfpo-1", "CartPole-v1-mfpo-2"]
+    settings, config = directory.read_config(runs[1])
+    assert (settings.agents, settings.seed, settings.engine, settings.dropout) == (3, 7, "flower", 0.5)
+    assert config.hidden == (4,) and settings.rounds == 30
+    assert control.state_of(runs[1]) == "waiting" and control.read_order(runs[1])["flower_run"] == "9"
+    assert server_app.read_terms(runs[0]).run != server_app.read_terms(runs[1]).run
+    for more, sentence in (("[1", "is not a JSON object"), ('{"x": 1}', "There is no setting 'x'")):
+        with pytest.raises(ConfigError, match=sentence):
+            server_app.found_run(tmp_path, {**document, "more": more}, 9)
 
 
 @pytest.mark.slow
@@ -136,5 +188,5 @@ def test_a_node_that_is_not_who_it_says_is_left_out(sockets: dict[int, Path], tm
     run = server_app.train(path, grid, nodes, said.append)
     assert run.metrics[0]["answered"] == 3
     assert [sentence for sentence in said if "left out" in sentence] == [
-        "node 100 says it is agent 0, but its key is another's; left out."
+        "Node 100 says it is agent 0, but its key is another's. It is left out."
     ]

@@ -1,6 +1,7 @@
 """Agents behind messages and agents in one process give the same run; what goes wrong on the way is survived."""
 
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from mfpo.errors import ConfigError, Diverged
+from mfpo.errors import ConfigError, RunError
 from mfpo.federation import RoundLog, State, make_engine, measured
 from mfpo.federation.flower import frames, server, wire
 from mfpo.federation.flower.frames import Entry, Frame
+from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
 from mfpo.runs.training import make_algorithm, make_env
 
@@ -40,7 +42,8 @@ def over_messages(job: Any, link: Any, notices: list[str] | None = None, **terms
     env = make_env(settings)
     said: list[str] = [] if notices is None else notices
     algorithm = make_algorithm(settings, config, env)
-    return server.make(settings, config, algorithm, env, link, Terms("test", **terms), said.append)
+    roster = terms.pop("roster", None) or Roster(Path("unwritten"), settings.agents)
+    return server.make(settings, config, algorithm, env, link, Terms("test", **terms), said.append, roster)
 
 
 def in_process(job: Any) -> Any:
@@ -50,8 +53,8 @@ def in_process(job: Any) -> Any:
     return make_engine("inprocess", algorithm, env, settings.agents, settings.seed, 1, settings.faults)
 
 
-def agree(name: str, agents: list[Any]) -> tuple[State, State]:
-    job = helpers.job_of(name)
+def agree(name: str, agents: list[Any], **options: Any) -> tuple[State, State]:
+    job = helpers.job_of(name, **options)
     (state, logs), (reference, expected) = play(over_messages(job, helpers.Direct(agents))), play(in_process(job))
     for x, y in zip(jax.tree.leaves(state.server), jax.tree.leaves(reference.server), strict=True):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=1e-6)
@@ -87,6 +90,26 @@ def test_the_gradient_a_server_measures_is_the_same(make_agents: Callable[..., l
         assert logs[0][1].merge[name] == pytest.approx(logs[1][1].merge[name], rel=1e-4)
 
 
+@pytest.mark.slow
+def test_a_hosted_environment_is_the_same_bit_for_bit(make_agents: Callable[..., list[Any]]) -> None:
+    pytest.importorskip("gymnasium")
+    one, other = agree("mfpo", make_agents(3), env="Acrobot-v1")
+    assert helpers.same_bits(one.server, other.server)
+
+
+@pytest.mark.slow
+def test_mujoco_is_the_same_to_a_millionth(make_agents: Callable[..., list[Any]]) -> None:
+    """One round: the policy's matrix products round differently in a block of one, and contacts amplify that."""
+    pytest.importorskip("mujoco")
+    job = helpers.job_of("mfpo", env="Hopper-v5")
+    (state, (log,)) = play(over_messages(job, helpers.Direct(make_agents(3))), last=1)
+    (reference, (expected,)) = play(in_process(job), last=1)
+    for x, y in zip(jax.tree.leaves(state.server), jax.tree.leaves(reference.server), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(log.lengths, expected.lengths)
+    np.testing.assert_allclose(log.returns, expected.returns, rtol=1e-5)
+
+
 def test_only_upload_download_and_report_travel(make_agents: Callable[..., list[Any]]) -> None:
     job = helpers.job_of("mfpo")
     link = helpers.Direct(make_agents(3, report=False))
@@ -95,7 +118,8 @@ def test_only_upload_download_and_report_travel(make_agents: Callable[..., list[
     assert len(link.seen) == 2 * 3 * 2
     for frame in link.seen:
         if "order" in frame.envelope:
-            assert set(frame.envelope) == {"format", "run", "round", "order"} and set(frame.groups) == {"download"}
+            assert set(frame.envelope) == {"format", "version", "run", "round", "order"}
+            assert set(frame.groups) == {"download"}
             assert wire.count_bytes(frame.groups["download"]) == engine.bytes_down
         else:
             assert set(frame.envelope) == {"format", "version", "agent", "run", "round"}
@@ -112,13 +136,52 @@ def nan(answer: Frame) -> Frame:
     return answer._replace(groups={**answer.groups, "upload": upload})
 
 
-def test_a_bad_answer_is_refused_counted_and_named(make_agents: Callable[..., list[Any]]) -> None:
+def resized(answer: Frame, shape: tuple[int, ...], size: int) -> Frame:
+    upload = dict(answer.groups["upload"])
+    name = next(name for name, x in upload.items() if x.dtype == "float32")
+    upload[name] = Entry("float32", shape, bytes(size))
+    return answer._replace(groups={**answer.groups, "upload": upload})
+
+
+SPOILT: dict[str, Callable[[Frame], Frame]] = {
+    "holds numbers in": nan,
+    "as float32[999]": lambda answer: resized(answer, (999,), 3996),  # a wrong shape
+    "in 4000000 bytes where": lambda answer: resized(  # more than it says
+        answer, next(x.shape for x in answer.groups["upload"].values() if x.dtype == "float32"), 4_000_000
+    ),
+    "holds more than an upload and a report": lambda answer: answer._replace(groups={**answer.groups, "x": {}}),
+    "of agent 1 has version 9.9 of mfpo": lambda answer: answer._replace(
+        envelope={**answer.envelope, "version": "9.9"}
+    ),
+}
+
+
+def test_a_bad_answer_is_refused_counted_and_named(make_agents: Callable[..., list[Any]], tmp_path: Path) -> None:
+    """Agent 1 sends something else in every round, and the run goes on with the two others."""
     notices: list[str] = []
-    link = helpers.Direct(make_agents(3), lambda i, answer: [nan(answer) if i == 1 else answer])
-    state, (log,) = play(over_messages(helpers.job_of("mfpo"), link, notices), last=1)
-    assert log.answered == 2 and log.merge["refused"] == 1 and log.returns.shape[1] == 2
-    assert any("The upload of agent 1 holds numbers" in notice for notice in notices)
+    roster = Roster(tmp_path / "agents.json", 3)
+    ways = list(SPOILT.items())
+
+    def spoil(i: int, answer: Frame) -> list[Frame]:
+        return [ways[int(answer.envelope["round"]) - 1][1](answer) if i == 1 else answer]
+
+    engine = over_messages(
+        helpers.job_of("mfpo", rounds=len(ways)), helpers.Direct(make_agents(3), spoil), notices, roster=roster
+    )
+    state, logs = play(engine, last=len(ways))
+    for number, ((sentence, _), log) in enumerate(zip(ways, logs, strict=True), 1):
+        assert log.answered == 2 and log.merge["refused"] == 1 and log.returns.shape[1] == 2
+        named = [notice for notice in notices if notice.startswith(f"round {number}: ")]
+        assert len(named) == 1 and "agent 1" in named[0] and sentence in named[0]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.server))
+    roster.write()
+    lines = json.loads((tmp_path / "agents.json").read_text())["agents"]
+    assert [line["refused"] for line in lines] == [0, 5, 0] and [line["round"] for line in lines] == [5, 0, 5]
+    again = Roster(tmp_path / "agents.json", 3)  # a server that was killed counts on
+    again.refused(1, "once more.")
+    again.write()
+    line = {"number": 1, "last_seen": None, "round": 0, "refused": 6, "note": "once more."}
+    assert json.loads((tmp_path / "agents.json").read_text())["agents"][1] == line
 
 
 def test_late_and_foreign_answers_are_left_out(make_agents: Callable[..., list[Any]]) -> None:
@@ -127,7 +190,7 @@ def test_late_and_foreign_answers_are_left_out(make_agents: Callable[..., list[A
     def late(i: int, answer: Frame) -> list[Frame]:
         old = answer._replace(envelope={**answer.envelope, "round": 0})
         foreign = answer._replace(envelope={**answer.envelope, "run": "another"})
-        return [nan(old), nan(foreign), answer]
+        return [nan(old), nan(foreign), answer, nan(answer)]  # the last is sent in its name, after its own
 
     job = helpers.job_of("mfpo")
     disturbed = play(over_messages(job, helpers.Direct(make_agents(3), late), notices), last=1)
@@ -135,6 +198,8 @@ def test_late_and_foreign_answers_are_left_out(make_agents: Callable[..., list[A
     assert helpers.same_bits(disturbed[0], undisturbed[0])
     assert sum("is of round 0" in notice for notice in notices) == 3
     assert sum("belongs to another run" in notice for notice in notices) == 3
+    assert sum("answered before in this round" in notice for notice in notices) == 2  # the round is over at the third
+    assert disturbed[1][0].merge["refused"] == 8 and undisturbed[1][0].merge["refused"] == 0
 
 
 class Deaf(helpers.Direct):  # type: ignore[misc]
@@ -156,7 +221,7 @@ def test_a_round_goes_on_without_an_agent_that_does_not_answer(make_agents: Call
 
 def test_too_few_usable_answers_end_the_run(make_agents: Callable[..., list[Any]]) -> None:
     link = helpers.Direct(make_agents(3), lambda i, answer: [nan(answer)])
-    with pytest.raises(Diverged, match="agents cannot be used, and 2 are needed: The upload of agent 0"):
+    with pytest.raises(RunError, match="agents cannot be used, and 2 are needed: The upload of agent 0"):
         play(over_messages(helpers.job_of("mfpo"), link, min_agents=2), last=1)
 
 

@@ -90,24 +90,41 @@ def test_what_is_not_as_specified_is_refused(sentence: str) -> None:
 
 
 def test_a_late_and_a_repeated_message_are_recognised() -> None:
-    good = {"format": wire.FORMAT, "run": "a", "round": 7}
+    good = {**wire.known(), "run": "a", "round": 7}
     wire.check_envelope(good, "a", 7, "It")
     for change, sentence in (
         ({"round": 6}, "It is of round 6, and this is round 7."),
         ({"run": "b"}, "It belongs to another run."),
-        ({"format": 0}, "It has format 0"),
     ):
         with pytest.raises(MessageRefused, match=sentence):
             wire.check_envelope({**good, **change}, "a", 7, "It")
 
 
+def test_another_version_of_mfpo_is_told_what_to_install() -> None:
+    wire.check_version(wire.known(), "It")
+    for change in ({"format": 0}, {"version": "0.0.1"}, {"version": None}):
+        with pytest.raises(
+            MessageRefused, match=r"of mfpo, and here it is .*; install the same mfpo on all machines\."
+        ):
+            wire.check_version({**wire.known(), **change}, "It")
+
+
 def test_records_that_are_none_of_ours_are_refused() -> None:
-    from flwr.app import MetricRecord
+    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
     records = wire.to_records(Frame({"round": 1}, {"upload": wire.entries_of(MESSAGE)}))
     records["trajectories"] = MetricRecord({"x": 1.0})
     with pytest.raises(MessageRefused, match="'trajectories'"):
         wire.from_records(records)
+    nonsense = Array("uint8", (3,), "raw", b"xyz")
+    for record, sentence in (
+        ({"frame": nonsense, "more": nonsense}, "a record 'frame' that is none of ours"),
+        ({"frame": nonsense}, "holds no frame"),
+    ):
+        with pytest.raises(MessageRefused, match=sentence):
+            wire.from_records(RecordDict({"frame": ArrayRecord(record)}))
+    with pytest.raises(MessageRefused, match="holds no frame"):
+        wire.from_records(RecordDict({}))
 
 
 @pytest.mark.parametrize("cut", [0, 5, 12, 40, -1])

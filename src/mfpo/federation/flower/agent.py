@@ -63,8 +63,9 @@ class Agent:
     def answer(self, question: Frame) -> Frame:
         """What to send back; if that is not possible, the reason."""
         said = question.envelope
-        known: dict[str, Value] = {"format": wire.FORMAT, "version": directory.version(), "agent": self.number}
+        known = {**wire.known(), "agent": self.number}
         if said.get("kind") == "hello":
+            self._greet(said)
             return Frame(known, {})
         known |= {name: value for name, value in said.items() if name in ("run", "round")}
         try:
@@ -73,13 +74,20 @@ class Agent:
             self._notice(str(error))
             return Frame({**known, "refused": " ".join(str(error).split())}, {})
 
+    def _greet(self, said: dict[str, Value]) -> None:
+        try:
+            wire.check_version(said, "The greeting of the server")
+            self._notice("the server is there.")
+        except MessageRefused as refusal:
+            self._notice(str(refusal))
+
     def _work(self, question: Frame) -> dict[str, Entries]:
         run, number = question.envelope.get("run"), question.envelope.get("round")
         if not isinstance(run, str) or not re.fullmatch(r"[\w-]{1,100}", run):
             raise MessageRefused(f"The question names the run {str(run)[:100]!r}; it must be letters, digits and '-'.")
         if type(number) is not int or number < 1:
             raise MessageRefused(f"The question is of round {str(number)[:20]}; rounds count from 1.")
-        wire.check_envelope(question.envelope, run, number, "The question")
+        wire.check_version(question.envelope, "The question")
         learner = self._enter(run, question.envelope)
         asked = question.groups.get("download", {})
         specification = wire.specify(learner.algorithm)

@@ -5,10 +5,10 @@ Flower starts it anew for every message, so it uses nothing but Flower and the s
 
 from pathlib import Path
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from .frames import Entry, Frame, call
+from .frames import FRAME, carry
 
 app = ClientApp()
 
@@ -26,15 +26,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _forward(message: Message, context: Context) -> Message:
-    records = message.content
-    envelope = dict(records.config_records.get("envelope", ConfigRecord()))
-    groups = {
-        group: {name: Entry(x.dtype, tuple(x.shape), x.data) for name, x in record.items()}
-        for group, record in records.array_records.items()
-    }
-    question = Frame({name: x for name, x in envelope.items() if isinstance(x, str | int | float | bool)}, groups)
-    answer = call(Path(str(context.node_config["socket"])), question, max(message.metadata.ttl, 1.0))
-    content = RecordDict({"envelope": ConfigRecord(dict(answer.envelope))})
-    for group, entries in answer.groups.items():
-        content[group] = ArrayRecord({name: Array(x.dtype, x.shape, "raw", x.data) for name, x in entries.items()})
-    return Message(content, reply_to=message)
+    question = message.content.array_records[FRAME][FRAME].data
+    answer = carry(Path(str(context.node_config["socket"])), question, max(message.metadata.ttl, 1.0))
+    record = ArrayRecord({FRAME: Array("uint8", (len(answer),), "raw", answer)})
+    return Message(RecordDict({FRAME: record}), reply_to=message)

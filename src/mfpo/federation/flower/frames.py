@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+FRAME = "frame"  # the record, and its only array, that carries one through Flower
 LARGEST = 2**31  # bytes of a frame
 _LENGTHS = struct.Struct("!QI")  # of the whole frame after these two numbers, and of its header
 
@@ -64,7 +65,10 @@ def unpack(content: bytes) -> Frame:
             groups[group] = entries
         if start != len(rest):
             raise ValueError("its parts do not add up to its length")
-        return Frame(dict(header["envelope"]), groups)
+        envelope = dict(header["envelope"])
+        if not all(isinstance(value, str | int | float | bool) for value in envelope.values()):
+            raise ValueError("its envelope holds more than words and numbers")
+        return Frame(envelope, groups)
     except (struct.error, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is not a frame ({error})") from error
 
@@ -76,11 +80,15 @@ def send(connection: socket.socket, frame: Frame) -> None:
 
 def receive(connection: socket.socket) -> Frame:
     """Read a frame; ValueError if it is none, or too large; ConnectionError if the other side is gone."""
+    return unpack(_read_frame(connection))
+
+
+def _read_frame(connection: socket.socket) -> bytes:
     start = _read(connection, _LENGTHS.size)
     whole = _LENGTHS.unpack(start)[0]
     if whole > LARGEST:
         raise ValueError(f"it has {whole} bytes, and {LARGEST} is the most")
-    return unpack(start + _read(connection, whole))
+    return start + _read(connection, whole)
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
@@ -106,9 +114,14 @@ def short_path(path: Path) -> Iterator[str]:
 
 def call(path: Path, frame: Frame, timeout: float) -> Frame:
     """Ask the process that listens at `path`, and wait for its answer."""
+    return unpack(carry(path, pack(frame), timeout))
+
+
+def carry(path: Path, content: bytes, timeout: float) -> bytes:
+    """`call` for a frame that is packed, without a look at it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         with short_path(path) as name:
             connection.connect(name)
-        send(connection, frame)
-        return receive(connection)
+        connection.sendall(content)
+        return _read_frame(connection)

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from mfpo.errors import MessageRefused
 from mfpo.federation.flower import wire
 from mfpo.federation.flower.frames import Frame
-from mfpo.runs.directory import version
+from mfpo.federation.flower.roster import Roster
 
 POLL = 0.2  # seconds between two looks for answers
 ROLL_CALL = 2.0  # seconds between two looks for nodes
@@ -31,14 +31,16 @@ class GridLink:
         agents: int,
         timeout: float,
         notice: Notice,
+        roster: Roster,
         known: Mapping[int, int] | None = None,  # node -> agent, as far as their keys tell
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._grid, self._agents, self._timeout, self._notice, self._sleep = grid, agents, timeout, notice, sleep
-        self._known = known or {}
+        self._roster, self._known = roster, known or {}
         self._homes: dict[int, int] = {}  # agent -> node
         self._introducing: dict[str, int] = {}  # message -> node that was asked who it is
         self._greeted: set[int] = set()
+        self._hello = Frame({**wire.known(), "kind": "hello"}, {})
         self._looked = 0.0
 
     def exchange(self, question: Frame, wanted: Sequence[int]) -> Iterator[tuple[int, Frame] | None]:
@@ -55,7 +57,7 @@ class GridLink:
             answers = list(self._pull(open_))
             for message in answers:
                 agent = open_.pop(message.metadata.reply_to_message_id)
-                answer = self._read(message, f"The answer of agent {agent}")
+                answer = self._read(message, f"The answer of agent {agent}", question)
                 if answer is None:
                     due[agent] = time.monotonic() + AGAIN
                 else:
@@ -72,15 +74,15 @@ class GridLink:
         asked = list(identifiers)
         return self._grid.pull_messages(asked) if asked else []
 
-    def _read(self, message: Message, what: str) -> Frame | None:
+    def _read(self, message: Message, what: str, question: Frame) -> Frame | None:
         if message.has_error():
             self._notice(f"{what} is an error: {message.error.reason or 'the node is gone'}; it is asked again.")
             return None
         try:
             return wire.from_records(message.content)
         except MessageRefused as refusal:
-            self._notice(f"{what}: {refusal}")
-            return Frame({}, {})
+            said = {name: x for name, x in question.envelope.items() if name in ("run", "round")}
+            return Frame({**said, "refused": str(refusal)}, {})
 
     def _call_roll(self) -> None:
         """Ask nodes that are new who they are, and hear what they say."""
@@ -89,28 +91,41 @@ class GridLink:
             present = set(self._grid.get_node_ids())
             self._homes = {agent: node for agent, node in self._homes.items() if node in present}
             self._greeted &= present
-            hello = Frame({"format": wire.FORMAT, "kind": "hello"}, {})
             for node in present - self._greeted:
                 self._greeted.add(node)
-                self._introducing |= dict.fromkeys(self._push(hello, MessageType.QUERY, [node]), node)
+                self._introducing |= dict.fromkeys(self._push(self._hello, MessageType.QUERY, [node]), node)
         for message in self._pull(self._introducing):
             node = self._introducing.pop(message.metadata.reply_to_message_id)
-            answer = self._read(message, f"The greeting of node {node}")
+            answer = self._read(message, f"The greeting of node {node}", self._hello)
             if answer is None:
                 self._greeted.discard(node)
             else:
                 self._welcome(node, answer)
 
     def _welcome(self, node: int, answer: Frame) -> None:
-        agent, theirs = answer.envelope.get("agent"), answer.envelope.get("version")
+        agent = answer.envelope.get("agent")
         if type(agent) is not int or not 0 <= agent < self._agents:
             self._notice(f"node {node} says it is agent {str(agent)[:20]}, but there are {self._agents}; left out.")
-        elif self._known.get(node, agent) != agent or (self._known and node not in self._known):
-            self._notice(f"node {node} says it is agent {agent}, but its key is another's; left out.")
-        elif theirs != version():
-            self._notice(f"agent {agent} has mfpo {str(theirs)[:20]}, this is {version()}; install the same; left out.")
-        elif self._homes.get(agent, node) != node:
-            self._notice(f"two nodes say they are agent {agent}; the second is left out. Copy a folder to one machine.")
-        else:
-            self._homes[agent] = node
-            self._notice(f"agent {agent} is there.")
+            return
+        reason = self._objection(node, agent, answer)
+        if reason:
+            self._roster.refused(agent, reason)
+            self._notice(f"{reason} It is left out.")
+            return
+        self._homes[agent] = node
+        self._roster.note(agent, "is there.")
+        self._notice(f"agent {agent} is there.")
+
+    def _objection(self, node: int, agent: int, answer: Frame) -> str:
+        """Why a node cannot be this agent; nothing if it can."""
+        if self._known.get(node, agent) != agent or (self._known and node not in self._known):
+            return f"Node {node} says it is agent {agent}, but its key is another's."
+        if self._homes.get(agent, node) != node:
+            return (
+                f"Two nodes say they are agent {agent}; the second has a copied folder. Copy a folder to one machine."
+            )
+        try:
+            wire.check_version(answer.envelope, f"The greeting of agent {agent}")
+        except MessageRefused as refusal:
+            return str(refusal)
+        return ""

@@ -19,6 +19,8 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; by default every message waits up to one more
 }
 
+GIVES_UP = "Giving up reconnection"  # Flower's processes do after a handshake that broke, and then wait for ever
+
 
 def environment(flower_home: Path) -> dict[str, str]:
     """What Flower's processes are told: to find their like beside this Python, and to send nothing home."""
@@ -39,6 +41,10 @@ class Child:
         self.name, self._command, self._env, self._log = name, [*bound, *command], dict(env), log
         self._process: subprocess.Popen[bytes] | None = None
         self._due, self._pause, self._began = 0.0, 1.0, 0.0
+        self._start = 0  # where in the log its output begins
+        self._passed_on = log.stat().st_size if log.exists() else 0
+        self.advice: dict[str, str] = {}  # by what its output says before it ends: what to do
+        self.hopeless = ""  # what its output says when it goes on running but will do nothing more
 
     @property
     def pid(self) -> int:
@@ -48,15 +54,22 @@ class Child:
     def keep(self, notice: Notice) -> None:
         """Start it if it is due; say so if it has ended. Each time it ends soon, the pause is longer."""
         now = time.monotonic()
+        if self.hopeless and self.pid and self.hopeless in self._output():
+            notice(f"{self.name} has given up and starts again. Its last words in {self._log}: {self.last_words()}")
+            self.end()
+            return
         if self._process is not None and self._process.poll() is not None:
             self._pause = 1.0 if now - self._began > 60 else min(2 * self._pause, 30.0)
+            said = self._output()
+            why = next((advice for sign, advice in self.advice.items() if sign in said), "")
             notice(
                 f"{self.name} has ended (code {self._process.returncode}); it starts again in {self._pause:.0f} s. "
-                f"Its last words in {self._log}: {self.last_words()}"
+                + (why or f"Its last words in {self._log}: {self.last_words()}")
             )
             self._process, self._due = None, now + self._pause
         if self._process is None and now >= self._due:
             with self._log.open("ab") as log:
+                self._start = log.tell()
                 self._process = subprocess.Popen(
                     self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._env
                 )
@@ -65,12 +78,27 @@ class Child:
 
     def last_words(self) -> str:
         """Of the end of its output, the last line that sounds like a reason; else the last."""
-        with contextlib.suppress(OSError):
-            text = re.sub(r"\x1b\[\d*m", "", self._log.read_bytes()[-4000:].decode(errors="replace"))
-            lines = [line.strip() for line in reversed(text.splitlines()) if line.strip()]
-            telling = [line for line in lines if re.search("error|failed|could not|refused", line, re.IGNORECASE)]
-            return (telling + lines + ["none"])[0][:300]
-        return "none"
+        lines = [line.strip() for line in reversed(self._output().splitlines()) if line.strip()]
+        telling = [line for line in lines if re.search("error|failed|could not|refused", line, re.IGNORECASE)]
+        return (telling + lines + ["none"])[0][:300]
+
+    def _output(self) -> str:
+        """The end of what it wrote since it was started, without colours."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(max(self._start, self._log.stat().st_size - 4000))
+            return re.sub(r"\x1b\[\d*m", "", log.read().decode(errors="replace"))
+        return ""
+
+    def pass_on(self, notice: Notice) -> None:
+        """Say what it said for people since the last time: lines that begin as ours do."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._passed_on)
+            news = log.read()
+            news = news[: news.rfind(b"\n") + 1]
+            self._passed_on += len(news)
+            for line in news.decode(errors="replace").splitlines():
+                if line.startswith("mfpo: "):
+                    notice(re.sub(r"^mfpo: (\d\d:\d\d:\d\d )?", "", line))
 
     def end(self) -> None:
         """Ask it to end; after ten seconds, end it."""

@@ -2,7 +2,7 @@
 
 A round ends when all agents have answered, or at its deadline with those that have, if they are enough; else it waits
 on. Agents that did not answer are absent, as in every engine. Answers are checked before they are used; one that is
-not as it must be is refused, counted and named.
+not as it must be is refused, counted and named; so is one of another round or run, and one that was sent before.
 """
 
 import functools
@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfpo.errors import ConfigError, Diverged, MessageRefused
+from mfpo.errors import ConfigError, MessageRefused, RunError
 from mfpo.federation import round as federation_round
 from mfpo.federation.faults import Attendance, check
 from mfpo.federation.flower import wire
 from mfpo.federation.flower.frames import Frame
 from mfpo.federation.flower.orders import order_of
+from mfpo.federation.flower.roster import Roster
 from mfpo.federation.logs import RoundLog, StepLog, host_log
 from mfpo.federation.round import Engine, Service, State
 from mfpo.federation.sampling import make_server_sampler
@@ -55,7 +56,14 @@ class Answer(NamedTuple):
 
 
 def make(
-    settings: Settings, config: Any, algorithm: Algorithm, env: Env, link: Link, terms: Terms, notice: Notice
+    settings: Settings,
+    config: Any,
+    algorithm: Algorithm,
+    env: Env,
+    link: Link,
+    terms: Terms,
+    notice: Notice,
+    roster: Roster,
 ) -> Engine:
     """The engine of a server whose agents are behind `link`. Its state holds no agents: theirs never leaves them."""
     check(settings.faults, settings.agents)
@@ -64,7 +72,7 @@ def make(
             f"--min-agents is {terms.min_agents}, but the run has {settings.agents} agents; give 1 to that."
         )
     key = jax.random.key(settings.seed)
-    ask = _Asking(settings, config, algorithm, link, terms, notice)
+    ask = _Asking(order_of(settings, config), algorithm, link, terms, notice, roster)
     serve = _program(algorithm, env)
 
     def round_(state: State, number: int) -> tuple[State, RoundLog]:
@@ -102,30 +110,30 @@ class _Asking:
     """Asks agents and gathers their answers: (download, round, agents) -> answers by agent, number of refused ones."""
 
     def __init__(
-        self, settings: Settings, config: Any, algorithm: Algorithm, link: Link, terms: Terms, notice: Notice
+        self, order: str, algorithm: Algorithm, link: Link, terms: Terms, notice: Notice, roster: Roster
     ) -> None:
-        self._algorithm, self._link, self._terms, self._notice = algorithm, link, terms, notice
+        self._algorithm, self._link, self._terms, self._order = algorithm, link, terms, order
+        self._notice, self._roster = notice, roster
         self._specification = wire.specify(algorithm)
-        self._order = order_of(settings, config)
 
     def __call__(self, download: PyTree, number: int, asked: list[int]) -> tuple[dict[int, Answer], int]:
         question = Frame(
-            {"format": wire.FORMAT, "run": self._terms.run, "round": number, "order": self._order},
+            {**wire.known(), "run": self._terms.run, "round": number, "order": self._order},
             {"download": wire.entries_of(download)},
         )
-        answers: dict[int, Answer] = {}
-        refused: dict[int, MessageRefused] = {}
+        gathered = _Gathered()
+        answers, unusable = gathered.answers, gathered.unusable
         needed, deadline = min(self._terms.min_agents, len(asked)), self._deadline()
         for news in self._link.exchange(question, asked):
-            if news is not None and news[0] in asked and news[0] not in answers:
-                self._judge(news[0], news[1], number, answers, refused)
-            if len(answers) + len(refused) == len(asked) and len(answers) >= needed:
+            if news is not None and news[0] in asked:
+                self._sort_in(news[0], news[1], number, gathered)
+            if len(answers) + len(unusable) == len(asked) and len(answers) >= needed:
                 break
-            if len(refused) > len(asked) - needed:
-                first = next(iter(refused.values()))
-                raise Diverged(
-                    f"In round {number} the answers of {len(refused)} of {len(asked)} agents cannot be used, and "
-                    f"{needed} are needed: {first}"
+            if len(unusable) > len(asked) - needed:
+                first = next(iter(unusable.values()))
+                raise RunError(
+                    f"In round {number} the answers of {len(unusable)} of {len(asked)} agents cannot be used, and "
+                    f"{needed} are needed: {first} Mend it, then go on with `mfpo federation submit DIR --run NAME`."
                 )
             if time.monotonic() > deadline:
                 if len(answers) >= needed:
@@ -133,44 +141,61 @@ class _Asking:
                 self._notice(f"round {number}: {len(answers)} of {needed} agents that are needed answered; waiting on.")
                 deadline = self._deadline()
         if len(answers) < needed:
-            raise Diverged(f"In round {number} only {len(answers)} agents answered, and {needed} are needed.")
-        missing = sorted(set(asked) - answers.keys() - refused.keys())
-        if missing:
-            self._notice(f"round {number}: goes on without agent {', '.join(map(str, missing))}, which did not answer.")
-        return dict(sorted(answers.items())), len(refused)
+            raise RunError(f"In round {number} only {len(answers)} agents answered, and {needed} are needed.")
+        self._name_missing(number, sorted(set(asked) - answers.keys() - unusable.keys()))
+        return dict(sorted(answers.items())), gathered.refused
 
     def _deadline(self) -> float:
         return time.monotonic() + self._terms.round_timeout
 
-    def _judge(
-        self,
-        agent: int,
-        frame: Frame,
-        number: int,
-        answers: dict[int, Answer],
-        refused: dict[int, MessageRefused],
-    ) -> None:
-        """Sort an answer in. One of an earlier round is only mentioned: the right one may still come."""
-        what = f"The answer of agent {agent}"
+    def _name_missing(self, number: int, missing: list[int]) -> None:
+        for agent in missing:
+            self._roster.note(agent, f"did not answer round {number} in time.")
+        if missing:
+            self._notice(f"round {number}: goes on without agent {', '.join(map(str, missing))}, which did not answer.")
+
+    def _sort_in(self, agent: int, frame: Frame, number: int, gathered: "_Gathered") -> None:
+        """Keep an answer or refuse it. After one of an earlier round the right one may still come."""
         try:
-            wire.check_envelope(frame.envelope, self._terms.run, number, what)
+            wire.check_envelope(frame.envelope, self._terms.run, number, f"The answer of agent {agent}")
+            if agent in gathered.answers:
+                raise MessageRefused(f"Agent {agent} answered before in this round.")
         except MessageRefused as refusal:
-            self._notice(f"round {number}: {refusal} It is left out.")
+            self._refuse(agent, number, f"{refusal} It is left out.", gathered)
             return
         try:
-            if "refused" in frame.envelope:
-                raise MessageRefused(f"Agent {agent} does not take part: {str(frame.envelope['refused'])[:500]}")
-            if frame.groups.keys() - {"upload", "report"}:
-                raise MessageRefused(f"{what} holds more than an upload and a report.")
-            upload = wire.tree_of(
-                frame.groups.get("upload", {}), self._specification.upload, f"The upload of agent {agent}"
-            )
-            report = wire.report_of(frame.groups.get("report", {}), self._algorithm, number, what)
-            answers[agent] = Answer(upload, report)
-            refused.pop(agent, None)
+            gathered.answers[agent] = self._read(agent, frame, number)
+            gathered.unusable.pop(agent, None)
+            self._roster.accepted(agent, number)
         except MessageRefused as refusal:
-            self._notice(f"round {number}: {refusal}")
-            refused[agent] = refusal
+            self._refuse(agent, number, str(refusal), gathered)
+            gathered.unusable[agent] = refusal
+
+    def _refuse(self, agent: int, number: int, sentence: str, gathered: "_Gathered") -> None:
+        gathered.refused += 1
+        self._notice(f"round {number}: {sentence}")
+        self._roster.refused(agent, f"round {number}: {sentence}")
+
+    def _read(self, agent: int, frame: Frame, number: int) -> Answer:
+        what = f"The answer of agent {agent}"
+        if "refused" in frame.envelope:
+            raise MessageRefused(f"Agent {agent} does not take part: {str(frame.envelope['refused'])[:500]}")
+        wire.check_version(frame.envelope, what)
+        if frame.groups.keys() - {"upload", "report"}:
+            raise MessageRefused(f"{what} holds more than an upload and a report.")
+        upload = wire.tree_of(
+            frame.groups.get("upload", {}), self._specification.upload, f"The upload of agent {agent}"
+        )
+        return Answer(upload, wire.report_of(frame.groups.get("report", {}), self._algorithm, number, what))
+
+
+class _Gathered:
+    """What has come of a round so far."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Answer] = {}
+        self.unusable: dict[int, MessageRefused] = {}  # by agent: that was its answer
+        self.refused = 0  # messages
 
 
 def _rows(uploads: list[PyTree | None]) -> PyTree:

@@ -1,9 +1,13 @@
 """The Flower app on the server: it trains the run it is told, with the agents that Flower reaches.
 
 A run is a run directory, made by `mfpo federation submit`; its training loop, files and resume are those of every run.
+With plain `flwr run`, which names none, it is made here of the run config.
 """
 
+import itertools
 import json
+import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,26 +16,31 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from mfpo.errors import MfpoError, RunError
+from mfpo.errors import ConfigError, MfpoError, RunError
 from mfpo.federation import Engine
+from mfpo.federation.flower import roster as rosters
 from mfpo.federation.flower import server
 from mfpo.federation.flower.link import GridLink
+from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
 from mfpo.runs import directory, files, training
-from mfpo.runs.settings import Settings
+from mfpo.runs.settings import Settings, resolve_options
 from mfpo.types import Algorithm, Env
 
 TERMS = "federation.json"  # in the run directory: what it was submitted with
 LOG = "federation.log"  # in the run directory: who came, who was left out and why
 ORDER = "order.json"  # in the run directory: what is wanted of it now
+FEDERATION = "MFPO_FEDERATION"  # environment variable: the folder of the federation, as `mfpo server` says
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train the run named in the run config from where it is to its end."""
-    run = Path(str(context.run_config["run"]))
-    nodes = read_nodes(Path(str(context.run_config.get("nodes", "")) or run / "nodes.json"))
+    """Train the run named in the run config from where it is to its end; without a name, a new one."""
+    home = Path(os.environ.get(FEDERATION, "."))
+    said = context.run_config
+    run = Path(str(said["run"])) if said.get("run") else found_run(home, said, context.run_id)
+    nodes = read_nodes(Path(str(said.get("nodes", "")) or home / "server" / "nodes.json"))
     try:
         with directory.locked(run):
             pass
@@ -40,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         train(run, grid, nodes)
     except MfpoError as error:
-        files.replace(run / ORDER, json.dumps({"state": "failed", "reason": str(error)}).encode())
+        write_order(run, "failed", reason=str(error))
         raise
 
 
@@ -49,17 +58,51 @@ def train(
     grid: Grid,
     nodes: Mapping[int, int] | None = None,
     notice: Callable[[str], object] | None = None,
-    **watch: Any,
 ) -> training.Run:
     """Go on with a run over a grid. `nodes` says which agent each node is, as far as keys tell."""
     say = notice or _teller(run)
     terms = read_terms(run)
+    roster = Roster(run / rosters.NAME, directory.read_config(run)[0].agents)
+    roster.write()
 
     def make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> Engine:
-        link = GridLink(grid, settings.agents, terms.round_timeout, say, nodes)
-        return server.make(settings, config, algorithm, env, link, terms, say)
+        link = GridLink(grid, settings.agents, terms.round_timeout, say, roster, nodes)
+        return server.make(settings, config, algorithm, env, link, terms, say, roster)
 
-    return training.resume(run, notice=say, make_engine=make_engine, **watch)
+    return training.resume(run, callback=lambda row: roster.write(), notice=say, make_engine=make_engine)
+
+
+def new_run(path: Path, settings: Settings, config: Any, min_agents: int = 1, timeout: float = 600.0) -> Path:
+    """A run directory for a training run of a federation."""
+    directory.create(path, settings, config)
+    write_terms(path, Terms(f"{path.name}-{secrets.token_hex(4)}", min_agents, timeout))
+    write_order(path, "stopped")  # until it is submitted
+    return path
+
+
+def write_order(run: Path, state: str, **more: Any) -> None:
+    """What is wanted of a run now: wanted or stopped; or failed, and why."""
+    files.replace(run / ORDER, json.dumps({"state": state, **more}).encode())
+
+
+def free_name(home: Path, settings: Settings) -> str:
+    """A name for a run that no other of the federation has."""
+    stem = f"{settings.env}-{settings.algorithm}".replace("/", "_")
+    names = (f"{stem}-{number}" for number in itertools.count(1))
+    return next(name for name in names if not (home / "runs" / name).exists())
+
+
+def found_run(home: Path, said: Mapping[str, Any], flower_run: int) -> Path:
+    """A new run, as a run config says: env, algorithm, agents, rounds, seed, and `more` settings as JSON."""
+    try:
+        more = dict(json.loads(str(said.get("more") or "{}")))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"`more` of the run config is not a JSON object ({error}).") from error
+    named = {name: said[name] for name in ("env", "algorithm", "agents", "rounds", "seed") if said.get(name)}
+    settings, config = resolve_options({**named, **more, "engine": "flower"})
+    run = new_run(home / "runs" / free_name(home, settings), settings, config)
+    write_order(run, "wanted", flower_run=str(flower_run), submitted=time.time())
+    return run
 
 
 def write_terms(run: Path, terms: Terms) -> None:

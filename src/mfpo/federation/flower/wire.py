@@ -12,19 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfpo.errors import MessageRefused, MissingExtra
-from mfpo.federation.flower.frames import Entries, Entry, Frame, Value
+from mfpo.federation.flower import frames
+from mfpo.federation.flower.frames import FRAME, Entries, Entry, Frame, Value
 from mfpo.federation.logs import StepLog
 from mfpo.federation.round import count_steps
+from mfpo.runs.directory import version
 from mfpo.runs.tensors import describe, named_leaves
 from mfpo.types import Algorithm, PyTree
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, RecordDict
 except ImportError as error:
     raise MissingExtra("A federation over the network", "flower") from error
 
 FORMAT = 1  # of messages
-ENVELOPE = "envelope"
 RAW = "raw"  # how Flower's arrays are serialised: their bytes, nothing else
 MOST_METRICS = 64
 
@@ -112,33 +113,42 @@ def report_of(entries: Entries, algorithm: Algorithm, round_number: int, what: s
     return log
 
 
+def known() -> dict[str, Value]:
+    """What every message says of its sender."""
+    return {"format": FORMAT, "version": version()}
+
+
 def check_envelope(envelope: dict[str, Value], run: str, round_number: int, what: str) -> None:
     """Refuse what belongs to another run or round: it came late, or was sent again."""
-    if envelope.get("format") != FORMAT:
-        raise MessageRefused(f"{what} has format {envelope.get('format')}, not {FORMAT}; use one version of mfpo.")
     if envelope.get("run") != run:
         raise MessageRefused(f"{what} belongs to another run.")
     if envelope.get("round") != round_number:
         raise MessageRefused(f"{what} is of round {envelope.get('round')}, and this is round {round_number}.")
 
 
+def check_version(envelope: dict[str, Value], what: str) -> None:
+    """Refuse what another version of mfpo sent: two versions may not mean the same by it."""
+    for name, ours in known().items():
+        theirs = envelope.get(name)
+        if theirs != ours:
+            raise MessageRefused(
+                f"{what} has {name} {str(theirs)[:20]} of mfpo, and here it is {ours}; install the same mfpo on all "
+                "machines."
+            )
+
+
 def to_records(frame: Frame) -> RecordDict:
-    """A frame as Flower carries it."""
-    records: dict[str, Any] = {ENVELOPE: ConfigRecord(dict(frame.envelope))}
-    for group, entries in frame.groups.items():
-        records[group] = ArrayRecord({name: Array(x.dtype, x.shape, RAW, x.data) for name, x in entries.items()})
-    return RecordDict(records)
+    """A frame as Flower carries it: one array of bytes. It makes several requests for every array there is."""
+    content = frames.pack(frame)
+    return RecordDict({FRAME: ArrayRecord({FRAME: Array("uint8", (len(content),), RAW, content)})})
 
 
 def from_records(records: RecordDict) -> Frame:
     """The frame that Flower carried; what else there may be is refused."""
-    envelope: dict[str, Value] = {}
-    groups: dict[str, Entries] = {}
     for name, record in records.items():
-        if name == ENVELOPE and isinstance(record, ConfigRecord):
-            envelope = {key: value for key, value in record.items() if isinstance(value, str | int | float | bool)}
-        elif isinstance(record, ArrayRecord):
-            groups[name] = {key: Entry(x.dtype, tuple(x.shape), x.data) for key, x in record.items()}
-        else:
+        if name != FRAME or not isinstance(record, ArrayRecord) or list(record) != [FRAME]:
             raise MessageRefused(f"The message holds a record {name[:80]!r} that is none of ours.")
-    return Frame(envelope, groups)
+    try:
+        return frames.unpack(records.array_records[FRAME][FRAME].data)
+    except (KeyError, ValueError) as error:
+        raise MessageRefused(f"The message holds no frame ({error}).") from error
