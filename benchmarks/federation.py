@@ -23,7 +23,7 @@ from mfpo.runs import metrics
 from mfpo.runs.settings import resolve_options
 
 RESULTS = Path(__file__).parent.parent / "results"
-AGENTS, TURNS, ROUNDS, WARM = 3, 3, 6, 2
+AGENTS, TURNS, ROUNDS, WARM = 3, 2, 6, 2
 SMALL = {"hidden": (128, 128), "horizon": 2, "local_steps": 1, "trajectories": 1, "evaluation_episodes": 1}
 OPTIONS: dict[str, Any] = {"env": "CartPole-v1", "agents": AGENTS, "engine": "flower", "rounds": ROUNDS, **SMALL}
 STOCK_APP = """
@@ -32,7 +32,8 @@ from flwr.app import ArrayRecord, Array, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 @client.train()
 def train(message, context):

@@ -297,6 +297,21 @@ def test_a_child_passes_on_what_is_for_people_and_its_end_is_explained(tmp_path:
     assert said[1:] == ["the server is there.", "it has ended (code 1); it starts again in 2 s. Do this."]
 
 
+def test_what_a_child_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    program = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    child = processes.Child("it", [sys.executable, "-c", program], {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
+    child.keep(lambda sentence: None)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "log").read_text().strip() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    below = Path(f"/proc/{int((tmp_path / 'log').read_text())}/cmdline")
+    assert below.read_bytes().startswith(b"sleep")
+    child.end()
+    while below.exists() and below.read_bytes() and time.monotonic() < deadline:  # a zombie has no command line
+        time.sleep(0.05)
+    assert not below.exists() or below.read_bytes() == b""
+
+
 def test_a_child_that_has_given_up_is_started_again(tmp_path: Path) -> None:
     said: list[str] = []
     program = "import time; print('Giving up reconnection after 2 tries', flush=True); time.sleep(600)"

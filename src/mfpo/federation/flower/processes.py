@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -71,7 +72,12 @@ class Child:
             with self._log.open("ab") as log:
                 self._start = log.tell()
                 self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._env
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._env,
+                    start_new_session=True,  # so that what it starts can be ended with it
                 )
             self._began = now
             notice(f"{self.name} runs (process {self._process.pid}).")
@@ -101,7 +107,7 @@ class Child:
                     notice(re.sub(r"^mfpo: (\d\d:\d\d:\d\d )?", "", line))
 
     def end(self) -> None:
-        """Ask it to end; after ten seconds, end it."""
+        """Ask it to end; after ten seconds, end it. What it started and left behind ends too."""
         if self._process is None:
             return
         self._process.terminate()
@@ -110,6 +116,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process = None
 
 
