@@ -2,6 +2,8 @@ import contextlib
 import errno
 import json
 import os
+import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -147,3 +149,20 @@ def test_a_damaged_summary_is_no_summary(tmp_path: Path) -> None:
     assert summary.read(tmp_path) is None
     (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3}))
     assert summary.read(tmp_path) == {"rounds": 3}
+
+
+def test_who_only_looks_for_a_moment_keeps_nobody_from_training(tmp_path: Path) -> None:
+    looked = threading.Event()
+
+    def look() -> None:
+        with directory.locked(tmp_path):
+            looked.set()
+            time.sleep(0.15)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    looked.wait()
+    with directory.locked(tmp_path):
+        looker.join()
+        with pytest.raises(RunError), directory.locked(tmp_path):  # and holds it now
+            pass

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
+import time
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
@@ -165,9 +166,13 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise RunError(f"Another process is training {path} now; wait for it, or stop it first.") from error
-        # a file system without locks: go on without
+    for chance in range(5, 0, -1):  # whoever only looks whether a run is locked holds the lock for a moment
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return  # a file system without locks: go on without
+            if chance == 1:
+                raise RunError(f"Another process is training {path} now; wait for it, or stop it first.") from error
+        time.sleep(0.1)
