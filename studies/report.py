@@ -29,7 +29,6 @@ PAGES = (
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "scores": run_blocks.scores,
-    "agents": run_blocks.agents,
     "paper": run_blocks.paper,
     "speed": run_blocks.speed,
     "ablations": study_blocks.ablations,

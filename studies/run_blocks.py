@@ -48,20 +48,6 @@ def scores() -> str:
     return markdown(("environment", "score", "worst … best seed", "measured on", "rounds", "the paper"), rows)
 
 
-def agents() -> str:
-    """How many rounds and trajectories it takes with N agents."""
-    groups: dict[int, list[Record]] = {}
-    for run in [*records("agents*"), *records("cartpole-seed[012]")]:
-        groups.setdefault(run.settings["agents"], []).append(run)
-    rows = []
-    for n, runs in sorted(groups.items()):
-        rounds = np.array([rounds_to(run.rows, SOLVED) for run in runs])
-        per_round = runs[0].rows[0]["trajectories_per_agent"]
-        mean = float(np.mean(rounds))
-        rows.append((str(n), f"{mean:.1f}", f"{mean * per_round:,.0f}", f"{mean * per_round * n:,.0f}", str(len(runs))))
-    return markdown(("agents", "rounds to 475", "trajectories per agent", "trajectories in all", "seeds"), rows)
-
-
 def paper() -> str:
     """The printed settings, run literally."""
     names = {"paper": "1e-4 × 0.99^t (decreasing, as the text says)", "paper-growing": "1e-4 × 0.99^−t (as printed)"}
