@@ -14,12 +14,12 @@ NETS = {"hidden": [16], "value_hidden": [16]}
 REPLAY = {"local_steps": 5, "trajectories": 4, "hidden": [32], "activation": "tanh", "updates_per_step": 1.0}
 SMALL = {
     "mfpo": NETS | {"local_steps": 5, "trajectories": 8, "fisher_samples": 64},
-    "fedpg_br": NETS | {"trajectories": 20, "stepsize": 0.02},
+    "fedpg_br": NETS | {"trajectories": 20, "stepsize": 0.02, "stepsize_decay": 0.997},
     "fedavg_ppo": NETS | {"local_steps": 5, "trajectories": 8, "stepsize": 0.01, "minibatch": 64},
     "fed_sac": REPLAY | {"stepsize": 5e-3, "target_rate": 0.05, "initial_temperature": 0.1},
     "fed_dqn": REPLAY | {"stepsize": 5e-3, "target_rate": 0.05, "epsilon_steps": 500, "bins": 21},
 }
-ROUNDS = {"fedpg_br": 40}
+ROUNDS = {"fedpg_br": 120, "fed_dqn": 40}
 STEPS = {"natural": 0.2, "adam": 0.05, "normalised": 0.3, "plain": 0.3}
 
 
@@ -66,12 +66,17 @@ def score(world: PureEnv, name: str, settings: dict, rounds: int) -> float:
     return float(evaluate(algorithm, world, algorithm.actor(state.server), 1, 500, greedy=True).mean())
 
 
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize(
-    ("world", "best", "slack"),
-    [(signs, 5.0, 0.15), (patience, 5.0, 0.01), (follow, 0.0, 0.06)],
-    ids=["signs", "patience", "follow"],
-)
+WORLDS = {"signs": (signs, 5.0, 0.15), "patience": (patience, 5.0, 0.01), "follow": (follow, 0.0, 0.06)}
+CASES = [
+    pytest.param(
+        name, *case, id=f"{world}-{name}", marks=[] if name == "mfpo" or world == "signs" else pytest.mark.slow
+    )
+    for name in SMALL
+    for world, case in WORLDS.items()
+]
+
+
+@pytest.mark.parametrize(("name", "world", "best", "slack"), CASES)
 def test_the_best_policy_is_found(name, world, best, slack):
     assert score(world(), name, {}, rounds=ROUNDS.get(name, 15)) == pytest.approx(best, abs=slack)
 

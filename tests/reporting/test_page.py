@@ -17,6 +17,8 @@ import pytest
 from mfpo.reporting.watch import Watcher
 from mfpo.reporting.web import PageServer
 
+pytestmark = pytest.mark.slow  # a browser takes a minute to start where cores are busy
+
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --remote-debugging-pipe"
@@ -65,6 +67,13 @@ class Browser:
         os.close(orders)
         os.close(answers)
         self._session = None
+        try:
+            self._open_tab()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_tab(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
