@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mfpo.learning import estimators
-from mfpo.learning.gradients import distributions, log_probs, log_ratio, policy_gradient, reweighted_gradient
-from mfpo.learning.policies import make_policy
+from mfpo.learning.gradients import log_probs, log_ratio, policy_gradient, reweighted_gradient
+from mfpo.learning.policies import distributions, make_policy
 from mfpo.types import TIME_BLOCK, Box, Discrete, EnvSpec, Trajectories
 
 SPECS = [EnvSpec("discrete", (2,), Discrete(3), 7), EnvSpec("box", (2,), Box((-1.0, -2.0), (1.0, 2.0)), 7)]
@@ -106,7 +106,7 @@ def test_entropy_is_worth_its_weight_at_every_live_step():
     none, w = jnp.zeros(batch.live.shape), jnp.where(batch.live, 3.0, 0.0)
 
     def entropy(theta):
-        dist = distributions(policy, theta, batch.obs)
+        dist = distributions(policy, policy.unravel(theta), batch.obs)
         p = jax.nn.softmax(dist)
         return -jnp.sum(jnp.where(batch.live, -jnp.sum(p * jnp.log(p), axis=-1), 0.0)) / 2  # two trajectories
 
@@ -115,5 +115,5 @@ def test_entropy_is_worth_its_weight_at_every_live_step():
     for weight, factor in ((None, 0.1), (w, 0.3)):
         g, log_prob = policy_gradient(policy, theta, batch.obs, batch, none, 0.1, weight)
         np.testing.assert_allclose(g, factor * expected, rtol=1e-4, atol=1e-7)
-    again = log_probs(policy, distributions(policy, theta, batch.obs), batch.action)
+    again = log_probs(policy, distributions(policy, policy.unravel(theta), batch.obs), batch.action)
     np.testing.assert_allclose(log_prob, again, rtol=1e-5)

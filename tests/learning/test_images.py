@@ -6,7 +6,7 @@ import pytest
 from mfpo.algorithms.mfpo import Config, make
 from mfpo.hosted import episode_sampler, segment_sampler
 from mfpo.learning import images
-from mfpo.learning.policies import make_policy
+from mfpo.learning.policies import distributions, make_policy
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, HostedEnv, Outcome
 
 SPEC = EnvSpec("film", (4, 84, 84), Discrete(3), horizon=40, stack=4)
@@ -36,10 +36,14 @@ def test_a_policy_on_frames_shares_its_trunk():
     head = make_policy(SPEC._replace(observation_shape=(images.UNITS,)), (), "relu", 1.0, "tanh")
     policy = images.on_frames(head, SPEC.observation_shape)
     network = policy.unravel(policy.init(jax.random.key(1)))
-    obs = jax.random.randint(jax.random.key(2), (4, 84, 84), 0, 256).astype(jnp.uint8)
+    obs = jax.random.randint(jax.random.key(2), (2, 3, 4, 84, 84), 0, 256).astype(jnp.uint8)
     features = policy.features(network, obs)
-    assert features.shape == (256,)
-    np.testing.assert_allclose(policy.distribution(network, obs), head.distribution(network.head, features), rtol=1e-5)
+    assert features.shape == (2, 3, 256)
+    logits = distributions(policy, network, obs)
+    assert logits.shape == (2, 3, SPEC.action.n)
+    one = head.distribution(network.head, policy.features(network, obs[1, 2]))
+    np.testing.assert_allclose(distributions(policy, network, obs[1, 2]), one, rtol=1e-5)
+    np.testing.assert_allclose(logits[1, 2], one, rtol=1e-3, atol=1e-5)
 
 
 class Films:

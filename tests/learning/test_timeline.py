@@ -15,6 +15,15 @@ def test_sum_and_map_stop_at_the_block_that_holds_the_longest_episode():
         np.testing.assert_array_equal(mapped[:, 0], 3.0 * (np.arange(4 * TIME_BLOCK) < blocks * TIME_BLOCK))
 
 
+def test_blocks_of_frames_are_short_enough_for_the_cache():
+    frames = jnp.zeros((TIME_BLOCK, 4, 4, 84, 84), jnp.uint8)
+    total, mapped = over_time(lambda b: (b.shape[0], b[..., 0, 0, 0] + jnp.uint8(len(b))), (frames,), jnp.int32(11))
+    assert total == 20  # two blocks of 10 steps
+    np.testing.assert_array_equal(mapped[:, 0], 10 * (np.arange(TIME_BLOCK) < 20))
+    few = over_time(lambda b: (b.shape[0], ()), (jnp.zeros((TIME_BLOCK, 400, 4, 84, 84), jnp.uint8),), jnp.int32(3))
+    assert few[0] == 3  # a single step is more than it holds
+
+
 def lengths_to_batch(lengths):
     live = jnp.arange(TIME_BLOCK)[:, None] < jnp.array(lengths)
     z = jnp.zeros(live.shape)

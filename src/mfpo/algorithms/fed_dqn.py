@@ -109,7 +109,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     sizes = np.array(grid.sizes)
     init_theta, unravel = flat(partial(init_network, c, spec, grid))
     rate = partial(values, c, spec, grid)
-    loss = partial(q_loss, lambda theta, obs: jax.vmap(partial(rate, unravel(theta)))(obs))
+    loss = partial(q_loss, lambda theta, obs: rate(unravel(theta), obs))
     alpha = geometric(c.stepsize, c.stepsize_decay)
     rule = Rule(loss, c.gamma, c.lookahead, c.samples, c.updates_per_step, c.warmup, alpha, c.target_rate, spec.stack)
 
@@ -157,10 +157,10 @@ def init_network(config: Config, spec: EnvSpec, grid: Grid, key: Key) -> Network
 
 
 def values(config: Config, spec: EnvSpec, grid: Grid, network: Network, obs: Array) -> Array:
-    """Q_i(obs, j) as [i, j] for one observation; what does not exist is worth `NEVER`."""
+    """Q_i(obs, j) as [..., i, j] for observations [..., *shape]; what does not exist is worth `NEVER`."""
     features = see(network.trunk, obs) if spec.stack else obs
     q = apply_mlp(network.q, features, config.activation)
-    return jnp.where(grid.exists, q.reshape(grid.exists.shape), NEVER)
+    return jnp.where(grid.exists, q.reshape(*q.shape[:-1], *grid.exists.shape), NEVER)
 
 
 def worth(q: Array, index: Array) -> Array:

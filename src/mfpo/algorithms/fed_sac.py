@@ -246,7 +246,7 @@ def losses(
 ) -> tuple[Array, Metrics]:
     """The sum of what critics, actor and temperature minimise; none of it leaks into another's gradient."""
     key_now, key_after = jax.random.split(key)
-    look = jax.vmap(see, (None, 0)) if frames else lambda trunk, obs: obs
+    look = see if frames else lambda trunk, obs: obs
     policy = partial(apply_mlp, networks.actor, activation=config.activation)
     alpha = jnp.exp(still(networks.log_alpha))
 

@@ -29,13 +29,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mfpo.config import option, validate
+from mfpo.algorithms.batch_config import BatchConfig
+from mfpo.config import option
 from mfpo.learning import acting, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
-from mfpo.learning.gradients import distributions, log_probs
+from mfpo.learning.gradients import log_probs
 from mfpo.learning.nets import ACTIVATIONS
-from mfpo.learning.policies import SQUASHES, Policy
-from mfpo.learning.timeline import map_over_time, segment_length
+from mfpo.learning.policies import SQUASHES, Policy, distributions
+from mfpo.learning.timeline import map_over_time
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
 NAMES = ("fedavg_ppo",)
@@ -43,13 +44,9 @@ ADAM = steps.adam(0.9, 0.999, 1e-5)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BatchConfig):
     """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
 
-    local_steps: int = option(10, "local steps per round: batches to sample and learn", symbol="K", least=1, most=10**6)
-    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
-    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
-    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
     gae_lambda: float = option(0.95, "bias against variance of the advantages", symbol="λ", least=0, most=1)
 
     clip: float = option(0.2, "a probability ratio further from 1 than this earns nothing", symbol="ε", above=0)
@@ -71,15 +68,6 @@ class Config:
     least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
     normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
-
-    @property
-    def segment(self) -> int:
-        """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
-        return segment_length(self.env_steps, self.trajectories)
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        validate(self)
 
 
 class Server(NamedTuple):
@@ -180,7 +168,7 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
 
     def log_prob(theta: PyTree) -> Array:
         def block(obs: Array, action: Array) -> Array:
-            return log_probs(parts.policy, distributions(parts.policy, theta, obs), action)
+            return log_probs(parts.policy, distributions(parts.policy, parts.policy.unravel(theta), obs), action)
 
         return map_over_time(block, (obs, batch.action), batch.length)
 
@@ -229,7 +217,7 @@ def improve(
 
     def loss(theta: PyTree, rows: list[Array], weight: Array) -> Array:
         x, action, a, sampled = rows
-        dist = jax.vmap(policy.distribution, (None, 0))(policy.unravel(theta), x)
+        dist = distributions(policy, policy.unravel(theta), x)
         log_ratio = jnp.where(weight, jax.vmap(policy.log_prob)(dist, action) - sampled, 0.0)
         gain = surrogate(log_ratio, a, c.clip)
         if c.entropy:

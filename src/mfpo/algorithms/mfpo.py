@@ -37,7 +37,7 @@ from mfpo.algorithms.mfpo_config import Config
 from mfpo.learning import acting, diagnostics, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
 from mfpo.learning.gradients import log_ratio, policy_gradient, reweighted_gradient
-from mfpo.learning.policies import Policy
+from mfpo.learning.policies import Policy, distributions
 from mfpo.learning.timeline import sample_live
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Reference, Trajectories
 
@@ -175,10 +175,8 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     complete = ~starting | (gathered == batches)  # false while the initial direction is being gathered
     t = agent.t + complete
     where = sample_live(batch, key_fisher, c.fisher_samples)
-    policies = jax.vmap(parts.policy.distribution, (None, 0))
-    fisher = steps.fisher_matvec(
-        lambda theta: policies(parts.policy.unravel(theta), obs[where]), parts.policy.fisher, agent.theta
-    )
+    policies = lambda theta: distributions(parts.policy, parts.policy.unravel(theta), obs[where])  # noqa: E731
+    fisher = steps.fisher_matvec(policies, parts.policy.fisher, agent.theta)
     step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
     moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
     move = parts.rule.displacement(step, u, parts.alpha(t))

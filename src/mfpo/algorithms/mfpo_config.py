@@ -2,25 +2,21 @@
 
 from dataclasses import dataclass
 
-from mfpo.config import option, validate
+from mfpo.algorithms.batch_config import BatchConfig
+from mfpo.config import option
 from mfpo.errors import ConfigError
 from mfpo.learning import estimators, steps
 from mfpo.learning.nets import ACTIVATIONS
 from mfpo.learning.policies import SQUASHES
-from mfpo.learning.timeline import segment_length
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BatchConfig):
     """Every choice of the algorithm; the defaults suit an unknown environment, presets suit known ones."""
 
-    local_steps: int = option(10, "local steps per round", symbol="K", least=1, most=10**6)
-    trajectories: int = option(20, "trajectories per local step and agent", symbol="D", least=1, most=10**6)
-    env_steps: int = option(0, "environment steps per local step and agent, in D segments; 0: whole episodes", least=0)
     initial_trajectories: int = option(
         0, "trajectories of the initial direction, a multiple of D; 0 means D (the theorem: D·K)", symbol="D̃", least=0
     )
-    gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
 
     momentum: float = option(0.8, "momentum, for --momentum-rule constant; 0 is FedAvg-PG", symbol="ν", least=0, most=1)
     momentum_rule: str = option("constant", "how ν follows t; paper: 1-3α", choices=("constant", "paper", "theorem"))
@@ -70,14 +66,9 @@ class Config:
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
     normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
 
-    @property
-    def segment(self) -> int:
-        """Steps in each of D segments. One may hold several episodes; the value where it is cut stands for the rest."""
-        return segment_length(self.env_steps, self.trajectories)
-
     def __post_init__(self) -> None:
         """Check ranges, then the combinations that make no sense."""
-        validate(self)
+        super().__post_init__()
         if self.initial_trajectories % self.trajectories:
             given = f"--initial-trajectories is {self.initial_trajectories}"
             raise ConfigError(f"{given}, but it must be a multiple of --trajectories, which is {self.trajectories}.")

@@ -6,11 +6,9 @@ Vectors are normalised with shared statistics. Frames go through a trunk, whose 
 from functools import partial
 from typing import NamedTuple
 
-import jax
-
 from mfpo.learning.images import UNITS, on_frames, stacks
 from mfpo.learning.normalisation import normalise
-from mfpo.learning.policies import Policy, make_policy
+from mfpo.learning.policies import Policy, distributions, make_policy
 from mfpo.learning.timeline import map_over_time
 from mfpo.types import Array, EnvSpec, Key, PyTree, Trajectories
 
@@ -50,7 +48,7 @@ def greedy(policy: Policy, actor: Actor, obs: Array) -> Array:
 
 
 def _distribution(policy: Policy, actor: Actor, obs: Array) -> PyTree:
-    return policy.distribution(actor.network, normalise(actor.obs, obs))
+    return distributions(policy, actor.network, normalise(actor.obs, obs))
 
 
 def seen(spec: EnvSpec, statistics: PyTree, batch: Trajectories) -> Array:
@@ -63,8 +61,8 @@ def features(policy: Policy, theta: PyTree, statistics: PyTree, obs: Array, batc
     last_obs = normalise(statistics, batch.last_obs)
     if policy.features is None:
         return obs, last_obs
-    look = jax.vmap(partial(policy.features, policy.unravel(theta)))
-    return map_over_time(jax.vmap(look), (obs,), batch.length), look(last_obs)
+    look = partial(policy.features, policy.unravel(theta))
+    return map_over_time(look, (obs,), batch.length), look(last_obs)
 
 
 def feature_count(spec: EnvSpec) -> int:

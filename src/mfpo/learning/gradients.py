@@ -5,15 +5,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from mfpo.learning.policies import Policy
+from mfpo.learning.policies import Policy, distributions
 from mfpo.learning.timeline import map_over_time, over_time
 from mfpo.types import Array, PyTree, Trajectories
-
-
-def distributions(policy: Policy, theta: PyTree, obs: Array) -> PyTree:
-    """pi_theta(.|s) for a block of steps [H, D]."""
-    network = policy.unravel(theta)
-    return jax.vmap(jax.vmap(lambda o: policy.distribution(network, o)))(obs)
 
 
 def log_probs(policy: Policy, dist: PyTree, action: Array) -> Array:
@@ -79,7 +73,7 @@ def _gradient(
 
     def block(obs: Array, action: Array, *given: Array) -> tuple[PyTree, tuple[Array, Array]]:
         def surrogate(theta: PyTree) -> tuple[Array, tuple[Array, Array]]:
-            dist = distributions(policy, theta, obs)
+            dist = distributions(policy, policy.unravel(theta), obs)
             log_prob = log_probs(policy, dist, action)
             coefficient, weight = coefficients(jax.lax.stop_gradient(log_prob), *given)
             gain = jnp.sum(coefficient * log_prob)
@@ -97,7 +91,7 @@ def log_ratio(policy: Policy, theta_tm1: PyTree, log_prob: Array, obs: Array, ba
     """log pi_{t-1}(a|s) - log pi_t(a|s) [H, D], given the second of them; zero where not live."""
 
     def block(obs: Array, action: Array, live: Array, log_prob: Array) -> Array:
-        log_prob_tm1 = log_probs(policy, distributions(policy, theta_tm1, obs), action)
+        log_prob_tm1 = log_probs(policy, distributions(policy, policy.unravel(theta_tm1), obs), action)
         return jnp.where(live, log_prob_tm1 - log_prob, 0.0)
 
     return map_over_time(block, (obs, batch.action, batch.live, log_prob), batch.length)

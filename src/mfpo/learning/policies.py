@@ -8,6 +8,7 @@ categorical variables, a row of logits each.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -24,18 +25,22 @@ NEVER = -1e9  # the logit of an action that does not exist; finite, so that zero
 
 
 class Policy(NamedTuple):
-    """Functions of one observation. theta is a vector, as in the paper; `unravel` gives it the shape of a network."""
+    """Functions of one observation. theta is a vector, as in the paper; `unravel` gives it the shape of a network.
+
+    What the distribution is made of, and a value function sees as well, are the features of an observation: itself,
+    if there is nothing to make them.
+    """
 
     init: Callable[[Key], Array]  # key -> theta
     unravel: Callable[[Array], PyTree]  # theta -> network
-    distribution: Callable[[PyTree, Array], PyTree]  # network, obs -> dist
+    distribution: Callable[[PyTree, Array], PyTree]  # network, features -> dist
     sample: Callable[[PyTree, Key], Array]  # dist, key -> raw action
     mode: Callable[[PyTree], Array]  # dist -> raw action
     log_prob: Callable[[PyTree, Array], Array]  # dist, raw action -> log density, up to a constant free of theta
     fisher: Callable[[PyTree, PyTree], PyTree]  # dist, tangent of dist -> Fisher information of dist times tangent
     entropy: Callable[[PyTree], Array]  # dist -> its entropy, up to a constant
     action: Callable[[Array], Array]  # raw action -> what the environment takes
-    features: Callable[[PyTree, Array], Array] | None = None  # network, obs -> what a value function sees; None: obs
+    features: Callable[[PyTree, Array], Array] | None = None  # network, obs [..., *shape] -> features [..., n]
 
 
 class GaussianNetwork(NamedTuple):
@@ -54,6 +59,15 @@ class Gaussian(NamedTuple):
 
     mean: Array
     log_std: Array
+
+
+def distributions(policy: Policy, network: PyTree, obs: Array) -> PyTree:
+    """pi(.|s) for one or many observations [..., *shape]."""
+    features = obs if policy.features is None else policy.features(network, obs)
+    decide = partial(policy.distribution, network)
+    for _ in features.shape[:-1]:
+        decide = jax.vmap(decide)
+    return decide(features)
 
 
 def make_policy(

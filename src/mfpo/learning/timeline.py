@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from mfpo.learning import trees
 from mfpo.types import TIME_BLOCK, Array, Key, PyTree, Trajectories
 
+CACHED = 1_500_000  # bytes: forty stacks of four frames
+
 
 def segment_length(env_steps: int, columns: int) -> int:
     """Slots in each of D segments that hold so many steps together: whole blocks. 0 steps: no segments.
@@ -22,12 +24,10 @@ def segment_length(env_steps: int, columns: int) -> int:
     return -(-env_steps // (columns * TIME_BLOCK)) * TIME_BLOCK
 
 
-def _blocks(length: Array) -> Array:
-    return (length + TIME_BLOCK - 1) // TIME_BLOCK
-
-
-def _block(arrays: PyTree, i: Array) -> PyTree:
-    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * TIME_BLOCK, TIME_BLOCK), arrays)
+def _steps(array: Array) -> int:
+    """Of one block: TIME_BLOCK, but less of an array of frames, which are to stay in the processor's cache."""
+    a_step = array.nbytes // array.shape[0]
+    return next((n for n in range(TIME_BLOCK, 1, -1) if TIME_BLOCK % n == 0 and n * a_step <= CACHED), 1)
 
 
 def over_time(
@@ -35,19 +35,23 @@ def over_time(
 ) -> tuple[PyTree, PyTree]:
     """fn(*block) -> (to add, to join) for every block that begins before `length`: the sum, and the blocks along time.
 
-    What is joined holds zeros after the last of these blocks.
+    The first of the arrays is the one that matters for the size of a block. What is joined holds zeros after the last.
     """
-    add, join = jax.eval_shape(lambda: fn(*_block(arrays, jnp.int32(0))))
-    slots = arrays[0].shape[0]
+    slots, steps = arrays[0].shape[0], _steps(arrays[0])
+
+    def block(i: Array) -> list[Array]:
+        return [jax.lax.dynamic_slice_in_dim(x, i * steps, steps) for x in arrays]
+
+    add, join = jax.eval_shape(lambda: fn(*block(jnp.int32(0))))
     total = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), add)
     joined = jax.tree.map(lambda s: jnp.zeros((slots, *s.shape[1:]), s.dtype), join)
 
     def body(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        add, join = fn(*_block(arrays, i))
-        put = lambda out, x: jax.lax.dynamic_update_slice_in_dim(out, x, i * TIME_BLOCK, axis=0)  # noqa: E731
+        add, join = fn(*block(i))
+        put = lambda out, x: jax.lax.dynamic_update_slice_in_dim(out, x, i * steps, axis=0)  # noqa: E731
         return trees.add(carry[0], add), jax.tree.map(put, carry[1], join)
 
-    result: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, _blocks(length), body, (total, joined))
+    result: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, -(-length // steps), body, (total, joined))
     return result
 
 
