@@ -34,8 +34,8 @@ from mfpo.config import option
 from mfpo.learning import acting, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
 from mfpo.learning.gradients import log_probs
-from mfpo.learning.nets import ACTIVATIONS
-from mfpo.learning.policies import SQUASHES, Policy, distributions
+from mfpo.learning.nets import ACTIVATIONS, Layers, apply_mlp
+from mfpo.learning.policies import SQUASHES, Policy, decide, distributions, look
 from mfpo.learning.timeline import map_over_time
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
@@ -61,6 +61,9 @@ class Config(BatchConfig):
     value_updates: int = option(40, "Adam steps of the value network per local step", least=1)
     value_samples: int = option(512, "states per Adam step of the value network", least=1)
     value_stepsize: float = option(1e-3, "Adam stepsize of the value network", above=0)
+    value_weight: float = option(
+        0.5, "of the value's squared error in what shapes the trunk it shares with the policy, for frames", least=0
+    )
 
     hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
     activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))
@@ -163,17 +166,21 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
     c = parts.config
     key_critic, key_policy = jax.random.split(key)
     obs = acting.seen(parts.spec, agent.obs, batch)
-    critic, a, value_loss = advantages(parts, agent, obs, batch, key_critic)
-    a = estimators.standardise(a, batch.live) if c.normalise_advantages else a
+    critic, judged = advantages(parts, agent, obs, batch, key_critic)
+    if c.normalise_advantages:
+        judged = judged._replace(advantage=estimators.standardise(judged.advantage, batch.live))
 
     def log_prob(theta: PyTree) -> Array:
+        network = parts.policy.unravel(theta)
+
         def block(obs: Array, action: Array) -> Array:
-            return log_probs(parts.policy, distributions(parts.policy, parts.policy.unravel(theta), obs), action)
+            return log_probs(parts.policy, distributions(parts.policy, network, obs), action)
 
         return map_over_time(block, (obs, batch.action), batch.length)
 
     t, sampled = agent.t + 1, log_prob(agent.theta)
-    theta, optimiser = improve(parts, agent.theta, agent.optimiser, parts.alpha(t), obs, batch, a, sampled, key_policy)
+    start, phi = (agent.theta, agent.optimiser), critic.critic.phi
+    theta, optimiser = improve(parts, start, parts.alpha(t), phi, obs, batch, judged, sampled, key_policy)
     agent = agent._replace(
         theta=theta,
         t=t,
@@ -181,11 +188,13 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
         obs_seen=normalisation.observe(agent.obs_seen, batch),
         critic=critic,
     )
-    return agent, {"value_loss": value_loss} | change(sampled - log_prob(theta), batch.live, c.clip)
+    return agent, {"value_loss": judged.loss} | change(sampled - log_prob(theta), batch.live, c.clip)
 
 
-def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key) -> tuple[PyTree, Array, Array]:
-    """GAE [H, D] with the value function as it is; then the value function is trained. Its last loss, too."""
+def advantages(
+    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key
+) -> tuple[value_function.Learner, value_function.Judged]:
+    """GAE with the value function as it is; then the value function is trained."""
     c = parts.config
     obs, last_obs = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
     training = (c.value_updates, c.value_samples, c.value_stepsize)
@@ -201,27 +210,34 @@ def surrogate(log_ratio: Array, advantage: Array, clip: float) -> Array:
 
 def improve(
     parts: Parts,
-    theta: PyTree,
-    optimiser: PyTree,
+    start: tuple[PyTree, PyTree],
     alpha: Array,
+    phi: Layers,
     obs: Array,
     batch: Trajectories,
-    advantage: Array,
+    judged: value_function.Judged,
     sampled: Array,
     key: Key,
 ) -> tuple[PyTree, PyTree]:
-    """`epochs` passes over the live slots in random order. Every slot is seen once in a pass; the rest is padding."""
+    """theta and Adam's moments after `epochs` passes over the live slots in random order.
+
+    Every slot is seen once in a pass; the rest is padding.
+    """
     c, policy = parts.config, parts.policy
     live, m = jnp.sum(batch.live), c.minibatch
-    slots = [x.reshape(-1, *x.shape[2:]) for x in (obs, batch.action, advantage, sampled)]
+    slots = [x.reshape(-1, *x.shape[2:]) for x in (obs, batch.action, *judged[:2], sampled)]
 
     def loss(theta: PyTree, rows: list[Array], weight: Array) -> Array:
-        x, action, a, sampled = rows
-        dist = distributions(policy, policy.unravel(theta), x)
+        x, action, a, target, sampled = rows
+        network = policy.unravel(theta)
+        features = look(policy, network, x)
+        dist = decide(policy, network, features)
         log_ratio = jnp.where(weight, jax.vmap(policy.log_prob)(dist, action) - sampled, 0.0)
         gain = surrogate(log_ratio, a, c.clip)
         if c.entropy:
             gain += c.entropy * jax.vmap(policy.entropy)(dist)
+        if c.value_weight and policy.features is not None:
+            gain -= 0.5 * c.value_weight * (apply_mlp(phi, features, c.activation)[:, 0] - target) ** 2
         return -jnp.sum(jnp.where(weight, gain, 0.0)) / jnp.maximum(jnp.sum(weight), 1)
 
     def epoch(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
@@ -239,7 +255,7 @@ def improve(
         moved: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, (live + m - 1) // m, update, carry)
         return moved
 
-    result: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, c.epochs, epoch, (theta, optimiser))
+    result: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, c.epochs, epoch, start)
     return result
 
 

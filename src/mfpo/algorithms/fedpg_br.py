@@ -182,7 +182,7 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
         seen, last_seen = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
         options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training)
-        critic, a, loss = value_function.advantages(critic, seen, last_seen, batch, key, options)
+        critic, (a, _, loss) = value_function.advantages(critic, seen, last_seen, batch, key, options)
         metrics = {"value_loss": loss}
     else:
         a = monte_carlo(batch, agent.batch, c.gamma, c.baseline)

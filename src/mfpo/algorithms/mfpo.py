@@ -222,7 +222,7 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
         obs, last_obs = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
         options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
-        critic, a, loss = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
+        critic, (a, _, loss) = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
         agent, metrics = agent._replace(critic=critic), {"value_loss": loss}
     else:
         a = estimators.monte_carlo_advantage(batch, c.gamma, c.estimator, c.baseline)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mfpo.learning.images import UNITS, on_frames, stacks
 from mfpo.learning.normalisation import normalise
-from mfpo.learning.policies import Policy, distributions, make_policy
+from mfpo.learning.policies import Policy, distributions, look, make_policy
 from mfpo.learning.timeline import map_over_time
 from mfpo.types import Array, EnvSpec, Key, PyTree, Trajectories
 
@@ -61,8 +61,8 @@ def features(policy: Policy, theta: PyTree, statistics: PyTree, obs: Array, batc
     last_obs = normalise(statistics, batch.last_obs)
     if policy.features is None:
         return obs, last_obs
-    look = partial(policy.features, policy.unravel(theta))
-    return map_over_time(look, (obs,), batch.length), look(last_obs)
+    see = partial(look, policy, policy.unravel(theta))
+    return map_over_time(see, (obs,), batch.length), see(last_obs)
 
 
 def feature_count(spec: EnvSpec) -> int:

@@ -94,10 +94,18 @@ def merge(critic: Critic, shares: Share, mask: Array) -> Critic:
     return rescale(mean, normalisation.merge_all(critic.returns, shares.returns, mask))
 
 
+class Judged(NamedTuple):
+    """What the critic said of a batch."""
+
+    advantage: Array  # [H, D]
+    target: Array  # [H, D] the lambda-returns it was fitted to, in its own units
+    loss: Array  # the last one of the fit
+
+
 def advantages(
     learner: Learner, obs: Array, last_obs: Array, batch: Trajectories, key: Key, options: Options
-) -> tuple[Learner, Array, Array]:
-    """GAE [H, D] with the critic as it is; then fit it to the lambda-returns. The last loss of the fit, too."""
+) -> tuple[Learner, Judged]:
+    """GAE with the critic as it is; then fit it to the lambda-returns."""
     o = options
     returns = reward_to_go(batch.reward, o.gamma, batch.terminated | batch.truncated if o.segments else None)
     seen = normalisation.merge(learner.seen, normalisation.gather(returns, batch.live))
@@ -117,4 +125,4 @@ def advantages(
 
     start = (critic.phi, learner.optimiser, jnp.float32(0.0))
     phi, optimiser, loss = jax.lax.fori_loop(0, o.updates, update, start)
-    return Learner(Critic(phi, critic.returns), optimiser, learner.shared, seen), a, loss
+    return Learner(Critic(phi, critic.returns), optimiser, learner.shared, seen), Judged(a, target, loss)

@@ -73,10 +73,19 @@ def _after(pixels: int) -> int:
 def see(trunk: Trunk, obs: Array) -> Array:
     """UNITS numbers for each stack of frames [..., stack, height, width] of bytes."""
     x = jnp.moveaxis(obs.reshape(-1, *obs.shape[-3:]), 1, -1)  # bytes are moved, not numbers of four times their size
-    x = _convolve(_blocks(x, 4).astype(jnp.float32), Layer(trunk.first.w / 255, trunk.first.b))
+    x = _convolve(_contrast(_blocks(x, 4).astype(jnp.float32)), trunk.first)
     x = _convolve(_blocks(x, 2), trunk.second)
     x = jax.nn.relu(x.reshape(len(x), -1) @ trunk.dense.w + trunk.dense.b)
     return x.reshape(*obs.shape[:-3], -1)
+
+
+def _contrast(x: Array) -> Array:
+    """Each image with mean 0 and deviation 1, an empty one with 0.
+
+    A bright background is the same in all images, yet would dominate what the first layer says of every one of them.
+    """
+    x -= jnp.mean(x, axis=(1, 2, 3), keepdims=True)
+    return x / (jnp.sqrt(jnp.mean(x**2, axis=(1, 2, 3), keepdims=True)) + 1)  # of 255 shades of grey, one more or less
 
 
 def _blocks(x: Array, s: int) -> Array:

@@ -61,13 +61,22 @@ class Gaussian(NamedTuple):
     log_std: Array
 
 
-def distributions(policy: Policy, network: PyTree, obs: Array) -> PyTree:
-    """pi(.|s) for one or many observations [..., *shape]."""
-    features = obs if policy.features is None else policy.features(network, obs)
-    decide = partial(policy.distribution, network)
+def look(policy: Policy, network: PyTree, obs: Array) -> Array:
+    """The features [..., n] of observations [..., *shape]."""
+    return obs if policy.features is None else policy.features(network, obs)
+
+
+def decide(policy: Policy, network: PyTree, features: Array) -> PyTree:
+    """pi(.|s) for features [..., n]."""
+    one = partial(policy.distribution, network)
     for _ in features.shape[:-1]:
-        decide = jax.vmap(decide)
-    return decide(features)
+        one = jax.vmap(one)
+    return one(features)
+
+
+def distributions(policy: Policy, network: PyTree, obs: Array) -> PyTree:
+    """pi(.|s) for observations [..., *shape]."""
+    return decide(policy, network, look(policy, network, obs))
 
 
 def make_policy(
