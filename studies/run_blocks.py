@@ -87,15 +87,31 @@ def search(name: str) -> str:
     return markdown(("trial", "seed", "1 million", "2 million", "4 million", "at the end", "final policy"), lines)
 
 
-def locomotion() -> str:
-    """MuJoCo at default settings and the same without momentum and without the correction."""
+ABLATED = {"MFPO": "mfpo", "ν = 0": "no-momentum", "heavy-ball": "heavy-ball"}
+BASELINES = {
+    "MFPO": "mfpo",
+    "Fed-SAC": "fed_sac",
+    "FedAvg-PPO": "fedavg_ppo",
+    "FedPG-BR": "fedpg_br",
+    "Fed-DQN": "fed_dqn",
+}
+PAPER = {  # MuJoCo only
+    "Hopper-v5": {"MFPO": "3,031 ± 69", "Fed-SAC": "2,446 ± 377", "FedPG-BR": "1,998 ± 298", "Fed-DQN": "1,855 ± 295"},
+    "HalfCheetah-v5": {
+        "MFPO": "10,795 ± 520",
+        "Fed-SAC": "8,562 ± 775",
+        "FedPG-BR": "6,719 ± 754",
+        "Fed-DQN": "6,056 ± 843",
+    },
+}
+
+
+def locomotion(methods: dict[str, str]) -> str:
+    """MuJoCo at default settings: the runs of each method, next to the paper."""
     rows = []
-    for env, name, printed in (
-        ("Hopper-v5", "hopper", "3,030.9 ± 68.8"),
-        ("HalfCheetah-v5", "halfcheetah", "10,794.8 ± 520.2"),
-    ):
-        for method, folder in (("MFPO", "mfpo"), ("ν = 0", "no-momentum"), ("heavy-ball", "heavy-ball")):
-            runs = records(f"{name}-{folder}-seed*")
+    for env, printed in PAPER.items():
+        for method, folder in methods.items():
+            runs = records(f"{env.split('-')[0].lower()}-{folder}-seed*")
             if not runs:
                 continue
             means = [run.summary["evaluation"]["mean"] for run in runs]
@@ -107,7 +123,7 @@ def locomotion() -> str:
                     f"{np.mean(means):,.0f}",
                     " ".join(f"{mean:,.0f}" for mean in means),
                     f"{steps / 1e6:.1f} million",
-                    printed if method == "MFPO" else "",
+                    printed.get(method, ""),
                 )
             )
     return markdown(("environment", "method", "score", "seeds", "environment steps, all agents", "the paper"), rows)
