@@ -11,13 +11,13 @@ et al.: "Communication-Efficient Learning of Deep Networks from Decentralized Da
 
     paper     here                               paper     here
     θ         Agent.theta                        ε         Config.clip
-    V(s)      learning.critic                    c_2       Config.entropy
+    V(s)      learning.critic                    c_1, c_2  Config.value_weight, Config.entropy
     r_t(θ)    exp(log_prob - log_prob_sampled)   K epochs  Config.epochs
     γ, λ      Config.gamma, Config.gae_lambda    M         Config.minibatch
 
 How it differs from the papers:
-- The value function is a network of its own with its own Adam steps (`learning.critic`), not a term of one loss; on
-  frames it sees the policy's trunk, which it does not train.
+- The value function is a network of its own with its own Adam steps (`learning.critic`), not a term of one loss. On
+  frames it sees the policy's trunk, and there its squared error is a term of the policy's loss, too.
 - Adam's moments stay with their agent when the networks are averaged.
 - Observations are standardised with statistics that all agents share, refreshed once a round.
 """
