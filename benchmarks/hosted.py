@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfpo import algorithms, envs
+from mfpo.cli import machine
 from mfpo.config import build
 from mfpo.envs import atari
 from mfpo.envs import mujoco as tasks
@@ -200,7 +201,7 @@ def main() -> None:
     kinds = {"mujoco": measure_mujoco, "atari": measure_atari}
     if len(sys.argv) != 2 or sys.argv[1] not in kinds:
         sys.exit(f"usage: python {sys.argv[0]} {'|'.join(kinds)}")
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    machine.prepare()
     result = kinds[sys.argv[1]]()
     for name, value in result.items():
         print(f"{name:60s} {value:>14,}")

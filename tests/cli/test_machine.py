@@ -8,27 +8,31 @@ import pytest
 
 from mfpo.cli import machine
 
-SHOW = "import jax; print(len(jax.devices()), jax.config.jax_compilation_cache_dir)"
+SHOW = (
+    "import jax; print(len(jax.devices()), jax.config.jax_compilation_cache_dir, "
+    "jax.config.values['jax_cpu_enable_async_dispatch'])"
+)
 PREPARE = "from mfpo.cli import machine; machine.prepare(); "
 
 
-def devices_and_cache(code, tmp_path, **variables):
-    unset = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
+def setup(code, tmp_path, **variables):
+    """The number of devices, the cache, and whether programs run in other threads than their callers'."""
+    unset = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "JAX_CPU_ENABLE_ASYNC_DISPATCH")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path), **variables}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    count, cache = result.stdout.split()
-    return int(count), cache
+    count, cache, elsewhere = result.stdout.split()
+    return int(count), cache, elsewhere == "True"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no process affinity")
 def test_every_core_the_process_may_use_is_a_device(tmp_path):
-    count, cache = devices_and_cache(PREPARE + SHOW, tmp_path)
-    assert count == len(os.sched_getaffinity(0))
+    count, cache, elsewhere = setup(PREPARE + SHOW, tmp_path)
+    assert count == len(os.sched_getaffinity(0)) and not elsewhere
     assert cache.startswith(str(tmp_path / "mfpo"))
     one = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
-    assert devices_and_cache(one + PREPARE + SHOW, tmp_path)[0] == 1
+    assert setup(one + PREPARE + SHOW, tmp_path)[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -37,13 +41,13 @@ def test_every_core_the_process_may_use_is_a_device(tmp_path):
     ids=lambda variables: next(iter(variables)),
 )
 def test_what_the_user_decided_stays(tmp_path, variables):
-    count, cache = devices_and_cache(PREPARE + SHOW, tmp_path, **variables, JAX_COMPILATION_CACHE_DIR="/elsewhere")
-    assert (count, cache) == (3, "/elsewhere")
+    variables |= {"JAX_COMPILATION_CACHE_DIR": "/elsewhere", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "1"}
+    assert setup(PREPARE + SHOW, tmp_path, **variables) == (3, "/elsewhere", True)
 
 
 def test_a_program_that_has_started_jax_keeps_its_devices(tmp_path):
     late = "import jax; jax.config.update('jax_num_cpu_devices', 1); jax.devices(); " + PREPARE
-    assert devices_and_cache(late + SHOW, tmp_path)[0] == 1
+    assert setup(late + SHOW, tmp_path)[0] == 1
 
 
 def test_the_cache_is_kept_per_kind_of_processor(monkeypatch, tmp_path):

@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfpo.algorithms import fedavg_ppo
-from mfpo.algorithms.mfpo import Config, make
+from mfpo import algorithms
+from mfpo.algorithms import fedavg_ppo, mfpo
+from mfpo.federation import make_engine
 from mfpo.hosted import episode_sampler, segment_sampler
 from mfpo.learning import images
 from mfpo.learning.critic import value
@@ -31,7 +32,8 @@ def test_the_trunk_is_two_convolutions_and_a_layer():
     x = jax.nn.relu(convolution(x, trunk.first.w, 4) + trunk.first.b)
     x = jax.nn.relu(convolution(x, trunk.second.w, 2) + trunk.second.b)
     assert x.shape == (9, 9, 32)
-    expected = jax.nn.relu(x.ravel() @ trunk.dense.w + trunk.dense.b)
+    x = x.ravel() @ trunk.dense.w + trunk.dense.b
+    expected = jax.nn.relu((x - x.mean()) / x.std())
     np.testing.assert_allclose(images.see(trunk, obs), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -102,38 +104,64 @@ def test_stacks_are_rebuilt_from_frames_that_are_stored_once(segments):
     assert ends > 10
 
 
-def test_mfpo_learns_on_frames():
-    """A step of every part: gradients at both policies, entropy, value head, Adam; all finite, and theta moves."""
-    values = {"trajectories": 2, "env_steps": 100, "local_steps": 2, "hidden": (), "value_hidden": (16,)}
-    algorithm = make(Config(**values, step="adam", stepsize=1e-3, value_updates=2, entropy=0.01), SPEC, 1)
-    sampler = segment_sampler(FILM, algorithm.act, 1, 2, TIME_BLOCK)
-    agent = algorithm.receive(algorithm.join(jax.random.key(0)), algorithm.download(algorithm.init(jax.random.key(1))))
-    learn = jax.jit(algorithm.learn)
-    before = agent.theta
-    for step in range(2):
+class Signs(Films):
+    """A bright square shows which of three actions is worth 1 in this step; the others are worth nothing."""
+
+    def show(self, which):
+        frame = np.zeros((len(which), 84, 84), np.uint8)
+        for row, i in enumerate(which):
+            self.age[i] = self.rng[i].integers(3)
+            frame[row, 30:50, 28 * self.age[i] : 28 * self.age[i] + 20] = 200
+        return frame
+
+    def step(self, which, action):
+        right = (action == self.age[which]).astype(np.float32)
+        never = np.zeros(len(which), bool)
+        return Outcome(self.show(which), right, never, never)
+
+
+SIGNS = HostedEnv(SPEC, None, lambda worlds, learning=False: Signs(len(worlds)))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("mfpo", {"step": "adam", "adam_beta1": 0.0, "adam_beta2": 0.99, "local_steps": 20}),
+        pytest.param("fedavg_ppo", {"epochs": 3, "minibatch": 50, "local_steps": 5}, marks=pytest.mark.slow),
+    ],
+)
+def test_agents_learn_together_to_act_on_what_they_see(name, values):
+    shared = {"trajectories": 2, "env_steps": 100, "gamma": 0.01, "entropy": 0.01, "hidden": (), "value_hidden": ()}
+    config = algorithms.config_class(name)(**shared, **values, stepsize=5e-4, stepsize_decay=1.0, value_updates=5)
+    engine = make_engine("inprocess", algorithms.make(name, config, SPEC, 2), SIGNS, 2, seed=0)
+    state, returns = engine.start(), []
+    for number in range(1, 4):
+        state, log = engine.round(state, number)
+        returns.append(np.nanmean(log.returns[-1]))
+    assert returns[-1] > 0.9 * SPEC.horizon
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "steps"),
+    [(mfpo, {"step": "adam", "adam_beta1": 0.0}, 5), (fedavg_ppo, {"epochs": 2, "minibatch": 50}, 1)],
+)
+def test_the_error_of_the_value_shapes_the_trunk(method, values, steps):
+    shared = {"trajectories": 2, "env_steps": 100, "hidden": (), "value_hidden": (), "value_updates": 1}
+
+    def error(weight):
+        """Of the value function after some steps in which only the middle place was worth anything."""
+        config = method.Config(**shared, **values, stepsize=1e-3, value_weight=weight)
+        algorithm = method.make(config, SPEC, 1)
+        server = algorithm.init(jax.random.key(1))
+        agent = algorithm.receive(algorithm.join(jax.random.key(0)), algorithm.download(server))
         actors = jax.tree.map(lambda x: x[None], algorithm.actor(agent))
-        run = sampler(actors, jax.random.key(step)[None], jnp.arange(1), step)
-        agent, metrics = learn(agent, jax.tree.map(lambda x: x[0], run), jax.random.key(9))
-    assert agent.obs == () and np.isfinite(agent.theta).all()
-    assert all(np.isfinite(value) for value in metrics.values())
-    assert float(jnp.abs(agent.theta - before).max()) > 1e-4
-
-
-def test_the_error_of_the_value_shapes_the_trunk_of_ppo():
-    values = {"trajectories": 2, "env_steps": 100, "hidden": (), "value_hidden": (), "epochs": 5, "minibatch": 50}
-    algorithm = fedavg_ppo.make(fedavg_ppo.Config(**values, stepsize=1e-3, value_weight=1.0), SPEC, 1)
-    server = algorithm.init(jax.random.key(1))
-    before = algorithm.receive(algorithm.join(jax.random.key(0)), algorithm.download(server))
-    actors = jax.tree.map(lambda x: x[None], algorithm.actor(before))
-    run = segment_sampler(FILM, algorithm.act, 1, 2, TIME_BLOCK)(actors, jax.random.key(3)[None], jnp.arange(1), 0)
-    batch = jax.tree.map(lambda x: x[0], run)
-    target = 3.0 * (batch.obs[3:, :, 0, 0] % 2)  # what it is worth to know if the age is odd
-    batch = batch._replace(reward=target, terminated=batch.live)
-    after, _ = jax.jit(algorithm.learn)(before, batch, jax.random.key(9))
-
-    def error(agent):
-        """Of the fitted value function, with the features of this agent's policy."""
+        run = segment_sampler(SIGNS, algorithm.act, 1, 2, TIME_BLOCK)(actors, jax.random.key(3)[None], jnp.arange(1), 0)
+        batch = jax.tree.map(lambda x: x[0], run)
+        target = 3.0 * (batch.obs[3:, :, 40, 40] > 0)
+        learn, batch = jax.jit(algorithm.learn), batch._replace(reward=target, terminated=batch.live)
+        for i in range(steps):
+            agent, _ = learn(agent, batch, jax.random.key(i))
         features = images.see(algorithm.actor(agent).network.trunk, images.stacks(batch, 4))
-        return float(jnp.mean((value(after.critic.critic, features, "tanh") - target)[batch.live] ** 2))
+        return float(jnp.mean((value(agent.critic.critic, features, "tanh") - target) ** 2))
 
-    assert error(after) < 0.7 * error(before)
+    assert error(1.0) < 0.7 * error(0.0)

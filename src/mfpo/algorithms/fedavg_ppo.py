@@ -36,7 +36,7 @@ from mfpo.learning import critic as value_function
 from mfpo.learning.gradients import log_probs
 from mfpo.learning.nets import ACTIVATIONS, Layers, apply_mlp
 from mfpo.learning.policies import SQUASHES, Policy, decide, distributions, look
-from mfpo.learning.timeline import map_over_time
+from mfpo.learning.timeline import map_over_time, over_time
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
 NAMES = ("fedavg_ppo",)
@@ -227,8 +227,7 @@ def improve(
     live, m = jnp.sum(batch.live), c.minibatch
     slots = [x.reshape(-1, *x.shape[2:]) for x in (obs, batch.action, *judged[:2], sampled)]
 
-    def loss(theta: PyTree, rows: list[Array], weight: Array) -> Array:
-        x, action, a, target, sampled = rows
+    def loss(theta: PyTree, weight: Array, x: Array, action: Array, a: Array, target: Array, sampled: Array) -> Array:
         network = policy.unravel(theta)
         features = look(policy, network, x)
         dist = decide(policy, network, features)
@@ -238,7 +237,13 @@ def improve(
             gain += c.entropy * jax.vmap(policy.entropy)(dist)
         if c.value_weight and policy.features is not None:
             gain -= 0.5 * c.value_weight * (apply_mlp(phi, features, c.activation)[:, 0] - target) ** 2
-        return -jnp.sum(jnp.where(weight, gain, 0.0)) / jnp.maximum(jnp.sum(weight), 1)
+        return -jnp.sum(jnp.where(weight, gain, 0.0))
+
+    def gradient(theta: PyTree, rows: list[Array], weight: Array) -> PyTree:
+        frames, *others = rows
+        block = lambda x, weight, *others: (jax.grad(loss)(theta, weight, x, *others), ())  # noqa: E731
+        total, _ = over_time(block, (frames, weight, *others), jnp.int32(m), most=m)
+        return trees.scale(1 / jnp.maximum(jnp.sum(weight), 1), total)
 
     def epoch(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         draw = jax.random.uniform(jax.random.fold_in(key, i), batch.live.shape)
@@ -248,7 +253,7 @@ def improve(
         def update(j: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
             theta, optimiser = carry
             where = jax.lax.dynamic_slice_in_dim(order, j * m, m)
-            g = jax.grad(loss)(theta, [x[where] for x in slots], j * m + jnp.arange(m) < live)
+            g = gradient(theta, [x[where] for x in slots], j * m + jnp.arange(m) < live)
             optimiser = ADAM.absorb(optimiser, g, lambda v: v)
             return trees.add(theta, ADAM.displacement(optimiser, g, alpha)), optimiser
 

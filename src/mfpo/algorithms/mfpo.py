@@ -21,6 +21,8 @@ What the paper leaves open, or prints otherwise, and what is done here:
 - After a synchronisation θ^(t-1) is the average θ̄ before the server-side step, as in the proof. It is recomputed
   from the download (`steps`: the last move is a function of what was downloaded), so it costs no bytes.
 - The old policy is evaluated with the current observation normaliser, which is refreshed once a round.
+- On frames, value function and policy share a trunk. With Adam the error of the value shapes it, too: what is added to
+  u for the step is no part of u, which remembers the policy's gradient alone.
 - Everything in Config beyond the paper's symbols is ours; `presets/*.toml` has the printed settings as "paper".
 
 Ablations are settings: momentum=0 is FedAvg-PG, correction="none" heavy-ball, weights="none" the correction without
@@ -36,7 +38,7 @@ import jax.numpy as jnp
 from mfpo.algorithms.mfpo_config import Config
 from mfpo.learning import acting, diagnostics, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
-from mfpo.learning.gradients import log_ratio, policy_gradient, reweighted_gradient
+from mfpo.learning.gradients import log_ratio, policy_gradient, reweighted_gradient, value_gradient
 from mfpo.learning.policies import Policy, distributions
 from mfpo.learning.timeline import sample_live
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Reference, Trajectories
@@ -162,7 +164,7 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     c = parts.config
     key_fisher, key_critic = jax.random.split(key)
     obs = acting.seen(parts.spec, agent.obs, batch)
-    agent, advantage, critic_metrics = advantages(parts, agent, obs, batch, key_critic)
+    agent, advantage, target, critic_metrics = advantages(parts, agent, obs, batch, key_critic)
     g, g_tm1, weight_metrics = gradients(parts, agent, obs, batch, advantage)
 
     starting = agent.t == 0
@@ -177,7 +179,8 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     where = sample_live(batch, key_fisher, c.fisher_samples)
     policies = lambda theta: distributions(parts.policy, parts.policy.unravel(theta), obs[where])  # noqa: E731
     fisher = steps.fisher_matvec(policies, parts.policy.fisher, agent.theta)
-    step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
+    way = trees.axpy(c.value_weight, shaping(parts, agent, obs, batch, target), u) if shapes(parts) else u
+    step = trees.where(complete, parts.rule.absorb(agent.step, way, fisher), agent.step)
     moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
     move = parts.rule.displacement(step, u, parts.alpha(t))
     norms = {"direction_norm": trees.norm(u), "gradient_norm": trees.norm(g)}
@@ -191,6 +194,21 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
         obs_seen=normalisation.observe(agent.obs_seen, batch),
     )
     return agent, norms | weight_metrics | critic_metrics
+
+
+def shapes(parts: Parts) -> bool:
+    """Whether the error of the value shapes the trunk that it shares with the policy.
+
+    Only Adam can add the two: its steps have no unit, where the other rules measure a step by what the policy does.
+    """
+    c = parts.config
+    return parts.policy.features is not None and c.baseline == "value" and c.step == "adam" and c.value_weight > 0
+
+
+def shaping(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, target: Array) -> PyTree:
+    """The gradient of the value's error. It is no part of u: the critic moves on, and with it what u would remember."""
+    phi = agent.critic.critic.phi
+    return value_gradient(parts.policy, agent.theta, phi, parts.config.activation, obs, batch, target)
 
 
 def gradients(
@@ -214,15 +232,17 @@ def gradients(
     return g, g_tm1, estimators.weight_spread(w, batch.live)
 
 
-def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key) -> tuple[Agent, Array, Metrics]:
-    """The coefficient of grad log pi at every step; trains the critic, if there is one, after it was used."""
-    c = parts.config
+def advantages(
+    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key: Key
+) -> tuple[Agent, Array, Array, Metrics]:
+    """The coefficient of grad log pi at every step, and what a critic, if there is one, was fitted to after its use."""
+    c, target = parts.config, jnp.zeros(batch.live.shape)
     metrics: Metrics = {}
     if agent.critic:
         obs, last_obs = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
         options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
-        critic, (a, _, loss) = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
+        critic, (a, target, loss) = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
         agent, metrics = agent._replace(critic=critic), {"value_loss": loss}
     else:
         a = estimators.monte_carlo_advantage(batch, c.gamma, c.estimator, c.baseline)
@@ -230,7 +250,7 @@ def advantages(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, key:
         a = a * c.gamma ** jnp.arange(a.shape[0])[:, None]
     if c.normalise_advantages:
         a = jnp.clip(estimators.standardise(a, batch.live), -c.advantage_cap, c.advantage_cap)
-    return agent, a, metrics
+    return agent, a, target, metrics
 
 
 def upload(parts: Parts, agent: Agent) -> Upload:
@@ -275,7 +295,7 @@ def reference(parts: Parts) -> Reference:
 
     def gradient(agent: Agent, batch: Trajectories) -> PyTree:
         obs = acting.seen(parts.spec, agent.obs, batch)
-        _, advantage, _ = advantages(parts, agent, obs, batch, jax.random.key(0))  # a trained critic is thrown away
+        _, advantage, _, _ = advantages(parts, agent, obs, batch, jax.random.key(0))  # a trained critic is thrown away
         return policy_gradient(parts.policy, agent.theta, obs, batch, advantage, parts.config.entropy)[0]
 
     return Reference(agent, lambda agent: agent.u, gradient)

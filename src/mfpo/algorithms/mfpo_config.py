@@ -57,6 +57,9 @@ class Config(BatchConfig):
     value_updates: int = option(20, "Adam steps of the value network per local step", least=1)
     value_samples: int = option(512, "states per Adam step of the value network", least=1)
     value_stepsize: float = option(1e-3, "Adam stepsize of the value network", above=0)
+    value_weight: float = option(
+        0.5, "of the value's squared error in what shapes the trunk of frames, for --step adam", least=0
+    )
 
     hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
     activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))

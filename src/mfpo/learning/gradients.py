@@ -5,7 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from mfpo.learning.policies import Policy, distributions
+from mfpo.learning.nets import Layers, apply_mlp
+from mfpo.learning.policies import Policy, distributions, look
 from mfpo.learning.timeline import map_over_time, over_time
 from mfpo.types import Array, PyTree, Trajectories
 
@@ -33,6 +34,21 @@ def policy_gradient(
     weight = batch.live.astype(coefficient.dtype) if weight is None else weight
     gradient, (log_prob, _) = _gradient(policy, theta, obs, batch, entropy, lambda _, c, w: (c, w), coefficient, weight)
     return gradient, log_prob
+
+
+def value_gradient(
+    policy: Policy, theta: PyTree, phi: Layers, activation: str, obs: Array, batch: Trajectories, target: Array
+) -> PyTree:
+    """The gradient of (1/2D) sum of (V(s) - target)² where V, of the layers phi, sees what theta makes of frames."""
+
+    def block(obs: Array, live: Array, target: Array) -> tuple[PyTree, PyTree]:
+        def loss(theta: PyTree) -> Array:
+            v = apply_mlp(phi, look(policy, policy.unravel(theta), obs), activation)[..., 0]
+            return jnp.sum(jnp.where(live, (v - target) ** 2, 0.0)) / (2 * live.shape[1])
+
+        return jax.grad(loss)(theta), ()
+
+    return over_time(block, (obs, batch.live, target), batch.length)[0]
 
 
 def reweighted_gradient(

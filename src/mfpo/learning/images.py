@@ -3,6 +3,10 @@
 The network is that of Mnih et al. 2013: 16 filters of 8×8 at every fourth pixel, 32 of 4×4 at every second, 256 units.
 Its output is what the policy's own layers and the value function see, so that both share the trunk.
 
+What the units receive is standardised (layer normalisation): the average of networks that have moved apart says less
+than any of them. In a game of catch the features of four agents that average every ten steps lost 40% of their size in
+four rounds, and nothing was learnt.
+
 Convolutions are written as matrix products: a filter of 2s×2s pixels at every s-th is one of 2×2 blocks of s×s pixels,
 which is one product and four shifted sums. On the CPU that is faster than XLA's convolution with its gradient (2,000
 and more against 720 images per core-second, in blocks of forty), and does not collapse inside a loop as that does (to
@@ -75,8 +79,14 @@ def see(trunk: Trunk, obs: Array) -> Array:
     x = jnp.moveaxis(obs.reshape(-1, *obs.shape[-3:]), 1, -1)  # bytes are moved, not numbers of four times their size
     x = _convolve(_contrast(_blocks(x, 4).astype(jnp.float32)), trunk.first)
     x = _convolve(_blocks(x, 2), trunk.second)
-    x = jax.nn.relu(x.reshape(len(x), -1) @ trunk.dense.w + trunk.dense.b)
+    x = jax.nn.relu(_standard(x.reshape(len(x), -1) @ trunk.dense.w + trunk.dense.b))
     return x.reshape(*obs.shape[:-3], -1)
+
+
+def _standard(x: Array) -> Array:
+    """Each row with mean 0 and deviation 1."""
+    x -= jnp.mean(x, axis=-1, keepdims=True)
+    return x / jnp.sqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-6)
 
 
 def _contrast(x: Array) -> Array:

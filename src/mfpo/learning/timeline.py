@@ -24,20 +24,21 @@ def segment_length(env_steps: int, columns: int) -> int:
     return -(-env_steps // (columns * TIME_BLOCK)) * TIME_BLOCK
 
 
-def _steps(array: Array) -> int:
-    """Of one block: TIME_BLOCK, but less of an array of frames, which are to stay in the processor's cache."""
+def _steps(array: Array, most: int) -> int:
+    """Of one block: `most`, but a part of it of an array of frames, which are to stay in the processor's cache."""
     a_step = array.nbytes // array.shape[0]
-    return next((n for n in range(TIME_BLOCK, 1, -1) if TIME_BLOCK % n == 0 and n * a_step <= CACHED), 1)
+    return next((n for n in range(most, 1, -1) if most % n == 0 and n * a_step <= CACHED), 1)
 
 
 def over_time(
-    fn: Callable[..., tuple[PyTree, PyTree]], arrays: tuple[Array, ...], length: Array
+    fn: Callable[..., tuple[PyTree, PyTree]], arrays: tuple[Array, ...], length: Array, most: int = TIME_BLOCK
 ) -> tuple[PyTree, PyTree]:
     """fn(*block) -> (to add, to join) for every block that begins before `length`: the sum, and the blocks along time.
 
-    The first of the arrays is the one that matters for the size of a block. What is joined holds zeros after the last.
+    A block is of `most` steps or a part of that, for which the size of the first of the arrays matters. What is joined
+    holds zeros after the last.
     """
-    slots, steps = arrays[0].shape[0], _steps(arrays[0])
+    slots, steps = arrays[0].shape[0], _steps(arrays[0], most)
 
     def block(i: Array) -> list[Array]:
         return [jax.lax.dynamic_slice_in_dim(x, i * steps, steps) for x in arrays]
