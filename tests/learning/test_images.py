@@ -143,7 +143,10 @@ def test_agents_learn_together_to_act_on_what_they_see(name, values):
 
 @pytest.mark.parametrize(
     ("method", "values", "steps"),
-    [(mfpo, {"step": "adam", "adam_beta1": 0.0}, 5), (fedavg_ppo, {"epochs": 2, "minibatch": 50}, 1)],
+    [
+        (mfpo, {"step": "adam", "adam_beta1": 0.0}, 5),
+        pytest.param(fedavg_ppo, {"epochs": 2, "minibatch": 50}, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_the_error_of_the_value_shapes_the_trunk(method, values, steps):
     shared = {"trajectories": 2, "env_steps": 100, "hidden": (), "value_hidden": (), "value_updates": 1}

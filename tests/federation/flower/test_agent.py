@@ -88,7 +88,7 @@ def test_its_socket_is_its_users_alone_and_survives_nonsense(
     path = agent.folder / warm.SOCKET
     try:
         for _ in range(100):
-            if path.exists():
+            if path.exists() and stat.S_IMODE(path.stat().st_mode) == 0o600:
                 break
             time.sleep(0.05)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -10,7 +10,6 @@ answer: a server that was killed asks again, and no agent learns a round twice.
 
 import contextlib
 import hashlib
-import os
 import re
 import socket
 from collections.abc import Callable
@@ -188,12 +187,9 @@ def listen(agent: Agent, stop: Callable[[], bool] = lambda: False) -> None:
         stack.enter_context(directory.locked(agent.folder))
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         path.unlink(missing_ok=True)
-        mask = os.umask(0o177)
-        try:
-            with frames.short_path(path) as name:
-                listener.bind(name)
-        finally:
-            os.umask(mask)
+        with frames.short_path(path) as name:
+            listener.bind(name)
+        path.chmod(0o600)  # nobody can connect before `listen`
         stack.callback(path.unlink, missing_ok=True)
         listener.listen()
         listener.settimeout(1.0)
