@@ -35,7 +35,7 @@ from mfpo.envs import mujoco as tasks
 from mfpo.federation import make_engine
 from mfpo.federation.sampling import make_sampler
 from mfpo.learning import trees
-from mfpo.learning.images import UNITS, Network, see
+from mfpo.learning.images import UNITS, Network, arrange, see
 from mfpo.types import Algorithm, Array, Env
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -158,9 +158,9 @@ def bare_network(algorithm: Algorithm) -> dict[str, Call]:
     everyones = jax.tree.map(lambda x: jnp.broadcast_to(x, (AGENTS, *x.shape)) + 0, network)
     frames = jax.random.randint(jax.random.key(1), (AGENTS, COLUMNS, 4, 84, 84), 0, 255, jnp.uint8)
     shape = (PONG_STEPS * COLUMNS // BLOCK, BLOCK, 4, 84, 84)
-    many = jax.random.randint(jax.random.key(1), shape, 0, 255, jnp.uint8)
+    many = arrange(jax.random.randint(jax.random.key(1), shape, 0, 255, jnp.uint8))
     weights = jax.random.normal(jax.random.key(2), (UNITS,))
-    look = jax.jit(jax.vmap(lambda net, x: see(net.trunk, x)))
+    look = jax.jit(jax.vmap(lambda net, x: see(net.trunk, arrange(x))))
     features = jax.jit(lambda net, many: jax.lax.map(lambda x: see(net.trunk, x), many))
 
     @jax.jit

@@ -21,6 +21,7 @@ from mfpo.config import build
 from mfpo.federation import make_engine
 from mfpo.types import Discrete, EnvSpec, HostedEnv, Outcome
 
+EXAMPLES = (__doc__ or "").split("\n\n")[1]
 ROWS = Path(__file__).parent.parent / "results" / "search" / "catch.jsonl"
 SIZE, BALLS, FALL, REACH, STRIDE = 84, 8, 3, 6, 3
 MOVES = STRIDE * np.array([0, 0, -1, 1, -1, 1])  # as in Pong two actions each do the same
@@ -93,11 +94,21 @@ class Catch:
         pass
 
 
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
 def main() -> None:
     """Train, print, keep."""
+    if not sys.argv[1:] or not all("=" in word for word in sys.argv[2:]):
+        sys.exit(f"usage: catch.py ALGORITHM [SETTING=VALUE …], for example\n{EXAMPLES}")
     name, given = sys.argv[1], dict(word.split("=", 1) for word in sys.argv[2:])
-    settings: dict[str, Any] = {**SHARED, **OWN.get(name, {}), **{k: json.loads(v) for k, v in given.items()}}
+    settings: dict[str, Any] = {**SHARED, **OWN.get(name, {}), **{k: _read(v) for k, v in given.items()}}
     row: dict[str, Any] = {"algorithm": name, "settings": dict(settings), "curve": []}
+    row |= {"standardised_frames": True, "centred_units": True, "centred_gradients": True}
     agents, rounds = settings.pop("agents", 2), settings.pop("rounds", 30)
     machine.prepare()
     algorithm = algorithms.make(name, build(algorithms.config_class(name), settings, "here"), SPEC, agents)

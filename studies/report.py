@@ -43,6 +43,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "comparison cartpole": lambda: run_blocks.comparison("cartpole"),
     "search halfcheetah": lambda: run_blocks.search("halfcheetah"),
     "search hopper": lambda: run_blocks.search("hopper"),
+    "catch": study_blocks.catch,
     "speedup": study_blocks.speedup,
     "sweep agents": lambda: study_blocks.swept("agents"),
     "sweep local_steps": lambda: study_blocks.swept("local_steps"),

@@ -14,6 +14,7 @@ from mfpo.reporting.tables import markdown
 
 GRADIENT = 1e4
 RATES = ("precision", "recall")
+CATCH = {"gamma": 0.95, "entropy": 0.01, "momentum": 0.8, "normalise_advantages": True, "cg_damping": 0.1}  # the rule
 METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
 
 
@@ -249,3 +250,34 @@ def _draw_costs(axes: Any, points: list[tuple[int, list[float | None]]], label: 
     axes.errorbar(n, means, [means - low, high - means], color=colour, marker="o", capsize=3, label=label)
     if ideal:
         axes.plot(n, means[0] * n[0] / n, color=curves.FAINT, linestyle=(0, (4, 3)), label="ideal, 1/N", zorder=1)
+
+
+def catch() -> str:
+    """Every run of studies/catch.py in which games came to an end: what was tried, and the balls caught at the end."""
+    rows = [json.loads(line) for line in (RESULTS / "search" / "catch.jsonl").read_text().splitlines()]
+    lines = []
+    for row in sorted(rows, key=lambda row: (row["algorithm"], row["settings"].get("step", ""))):
+        given, shares = row["settings"], [share for _, share in row["curve"][-4:] if share is not None]
+        if not shares:
+            continue
+        notes = [f"{name} = {given[name]}" for name, usual in CATCH.items() if given.get(name, usual) != usual]
+        notes += [] if row.get("standardised_units", True) else ["units not standardised"]
+        notes += ["frames standardised"] if row.get("standardised_frames", False) else []
+        notes += [f"{what} centred" for what in ("units", "gradients") if row.get(f"centred_{what}", False)]
+        notes += [f"{row['background']} background"] if row.get("background", "bright") != "bright" else []
+        method = "FedAvg-PPO" if row["algorithm"] == "fedavg_ppo" else f"MFPO, {given['step']}"
+        lines.append(
+            (
+                method,
+                str(given.get("agents", 2)),
+                str(given["local_steps"]),
+                str(given["trajectories"]),
+                str(given["env_steps"]),
+                f"{given['stepsize']:g}",
+                ", ".join(notes),
+                f"{row['curve'][-1][0]:,}",
+                f"{np.mean(shares):.0%}",
+            )
+        )
+    titles = ("method", "agents", "K", "D", "steps per agent and local step", "stepsize", "other", "steps", "caught")
+    return markdown(titles, lines)

@@ -16,7 +16,7 @@ Key = jax.Array  # a typed PRNG key
 PyTree = Any
 Metrics = dict[str, Array]  # scalars by name
 
-TIME_BLOCK = 50  # the time axis of a batch is padded to a multiple of this; learning walks over it in such blocks
+TIME_BLOCK = 50  # learning walks over the time axis of a batch in such blocks; a longer one is padded to a multiple
 
 
 class Discrete(NamedTuple):
@@ -108,7 +108,7 @@ Env = PureEnv | HostedEnv
 
 
 class Trajectories(NamedTuple):
-    """What one agent saw in a local step: D columns, time first; H is a multiple of TIME_BLOCK.
+    """What one agent saw in a local step: D columns, time first; H is a multiple of TIME_BLOCK or less than it.
 
     A column is one episode from its start to its end, or a segment (`Plan.segment`): exactly H slots, in which an
     episode that ends is followed by the next, and the last one is cut. Slots with `live` false have reward zero; what
@@ -136,7 +136,7 @@ class Plan(NamedTuple):
     local_steps: int  # K: calls of `learn` per round
     episodes: int  # D: columns per call
     initial_steps: int = 0  # extra calls of `learn` before the first round's K
-    segment: int = 0  # steps in a column, a multiple of TIME_BLOCK; 0: columns are whole episodes
+    segment: int = 0  # steps in a column, a multiple of TIME_BLOCK or less than it; 0: columns are whole episodes
     server_steps: int = 0  # the most calls of `refine` per round
     server_episodes: int = 0  # columns per call of `refine`: whole episodes in the usual world
 

@@ -41,8 +41,8 @@ def test_every_core_the_process_may_use_is_a_device(tmp_path):
     ids=lambda variables: next(iter(variables)),
 )
 def test_what_the_user_decided_stays(tmp_path, variables):
-    variables |= {"JAX_COMPILATION_CACHE_DIR": "/elsewhere", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "1"}
-    assert setup(PREPARE + SHOW, tmp_path, **variables) == (3, "/elsewhere", True)
+    others = {"JAX_COMPILATION_CACHE_DIR": "/elsewhere", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "1"}
+    assert setup(PREPARE + SHOW, tmp_path, **variables, **others) == (3, "/elsewhere", True)
 
 
 def test_a_program_that_has_started_jax_keeps_its_devices(tmp_path):

@@ -7,7 +7,7 @@ from mfpo import algorithms
 from mfpo.algorithms import fedavg_ppo, mfpo
 from mfpo.federation import make_engine
 from mfpo.hosted import episode_sampler, segment_sampler
-from mfpo.learning import images
+from mfpo.learning import acting, images
 from mfpo.learning.critic import value
 from mfpo.learning.policies import distributions, make_policy
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, HostedEnv, Outcome
@@ -16,9 +16,8 @@ SPEC = EnvSpec("film", (4, 84, 84), Discrete(3), horizon=40, stack=4)
 
 
 def convolution(x, w, s):
-    """XLA's own, with our weights [2, 2, s * s * channels, filters] as filters of 2s×2s pixels."""
-    filters, channels = w.shape[-1], w.shape[2] // (s * s)
-    w = w.reshape(2, 2, s, s, channels, filters).transpose(0, 2, 1, 3, 4, 5).reshape(2 * s, 2 * s, channels, filters)
+    """XLA's own, with our weights [2, 2, s, s, channels, filters] as filters of 2s×2s pixels."""
+    w = w.transpose(0, 2, 1, 3, 4, 5).reshape(2 * s, 2 * s, *w.shape[-2:])
     return jax.lax.conv_general_dilated(x[None], w, (s, s), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))[0]
 
 
@@ -29,19 +28,45 @@ def test_the_trunk_is_two_convolutions_and_a_layer():
     obs = jax.random.randint(key, (4, 84, 84), 0, 256).astype(jnp.uint8)
     x = jnp.moveaxis(obs, 0, -1).astype(jnp.float32)
     x = (x - x.mean()) / (x.std() + 1)
-    x = jax.nn.relu(convolution(x, trunk.first.w, 4) + trunk.first.b)
-    x = jax.nn.relu(convolution(x, trunk.second.w, 2) + trunk.second.b)
+    first = jnp.moveaxis(trunk.first.w.reshape(2, 2, 4, 4, 4, 16), 2, 4)  # frames come before the pixels of a block
+    x = jax.nn.relu(convolution(x, first, 4) + trunk.first.b)
+    x = jax.nn.relu(convolution(x, trunk.second.w.reshape(2, 2, 2, 2, 16, 32), 2) + trunk.second.b)
     assert x.shape == (9, 9, 32)
     x = x.ravel() @ trunk.dense.w + trunk.dense.b
-    expected = jax.nn.relu((x - x.mean()) / x.std())
-    np.testing.assert_allclose(images.see(trunk, obs), expected, rtol=1e-4, atol=1e-4)
+    x = jax.nn.relu((x - x.mean()) / x.std())
+    expected = (x - x.mean()) / x.std()
+    np.testing.assert_allclose(images.see(trunk, images.arrange(obs)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_do_not_learn_by_what_all_images_have_in_common():
+    """Of six equal images they learn nothing, biases do; of six different ones they learn."""
+    trunk = images.init_trunk(jax.random.key(0), (4, 84, 84))
+    frames = jax.random.randint(jax.random.key(1), (6, 4, 84, 84), 0, 256).astype(jnp.uint8)
+    wanted = jax.random.normal(jax.random.key(2), (6, images.UNITS))
+
+    def gradient(frames):
+        return jax.grad(lambda trunk: jnp.sum(images.see(trunk, images.arrange(frames)) * wanted))(trunk)
+
+    for same, other in zip(gradient(jnp.broadcast_to(frames[:1], frames.shape)), gradient(frames), strict=True):
+        size = float(jnp.linalg.norm(other.w))
+        assert size > 1 and float(jnp.linalg.norm(same.b)) > 1
+        if same.w.ndim == 2:  # a convolution has many rows of one image, which differ
+            assert float(jnp.linalg.norm(same.w)) < 1e-3 * size
+
+
+def test_a_product_learns_by_what_differs():
+    x, w, wanted = (jax.random.normal(jax.random.key(i), size) for i, size in enumerate([(6, 5), (5, 3), (6, 3)]))
+    np.testing.assert_allclose(images._product(x, w), x @ w, rtol=1e-5, atol=1e-5)
+    of_x, of_w = jax.grad(lambda x, w: jnp.sum(images._product(x, w) * wanted), (0, 1))(x, w)
+    np.testing.assert_allclose(of_x, wanted @ w.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_w, (x - x.mean(axis=0)).T @ wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_policy_on_frames_shares_its_trunk():
     head = make_policy(SPEC._replace(observation_shape=(images.UNITS,)), (), "relu", 1.0, "tanh")
     policy = images.on_frames(head, SPEC.observation_shape)
     network = policy.unravel(policy.init(jax.random.key(1)))
-    obs = jax.random.randint(jax.random.key(2), (2, 3, 4, 84, 84), 0, 256).astype(jnp.uint8)
+    obs = images.arrange(jax.random.randint(jax.random.key(2), (2, 3, 4, 84, 84), 0, 256).astype(jnp.uint8))
     features = policy.features(network, obs)
     assert features.shape == (2, 3, 256)
     logits = distributions(policy, network, obs)
@@ -104,14 +129,17 @@ def test_stacks_are_rebuilt_from_frames_that_are_stored_once(segments):
     assert ends > 10
 
 
+SMALL = SPEC._replace(observation_shape=(4, 44, 44))
+
+
 class Signs(Films):
     """A bright square shows which of three actions is worth 1 in this step; the others are worth nothing."""
 
     def show(self, which):
-        frame = np.zeros((len(which), 84, 84), np.uint8)
+        frame = np.zeros((len(which), *SMALL.observation_shape[1:]), np.uint8)
         for row, i in enumerate(which):
             self.age[i] = self.rng[i].integers(3)
-            frame[row, 30:50, 28 * self.age[i] : 28 * self.age[i] + 20] = 200
+            frame[row, 16:26, 14 * self.age[i] : 14 * self.age[i] + 10] = 200
         return frame
 
     def step(self, which, action):
@@ -120,51 +148,56 @@ class Signs(Films):
         return Outcome(self.show(which), right, never, never)
 
 
-SIGNS = HostedEnv(SPEC, None, lambda worlds, learning=False: Signs(len(worlds)))
+SIGNS = HostedEnv(SMALL, None, lambda worlds, learning=False: Signs(len(worlds)))
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
         ("mfpo", {"step": "adam", "adam_beta1": 0.0, "adam_beta2": 0.99, "local_steps": 20}),
-        pytest.param("fedavg_ppo", {"epochs": 3, "minibatch": 50, "local_steps": 5}, marks=pytest.mark.slow),
+        ("fedavg_ppo", {"epochs": 3, "minibatch": 50, "local_steps": 5}),
     ],
 )
 def test_agents_learn_together_to_act_on_what_they_see(name, values):
     shared = {"trajectories": 2, "env_steps": 100, "gamma": 0.01, "entropy": 0.01, "hidden": (), "value_hidden": ()}
     config = algorithms.config_class(name)(**shared, **values, stepsize=5e-4, stepsize_decay=1.0, value_updates=5)
-    engine = make_engine("inprocess", algorithms.make(name, config, SPEC, 2), SIGNS, 2, seed=0)
+    engine = make_engine("inprocess", algorithms.make(name, config, SMALL, 2), SIGNS, 2, seed=0)
     state, returns = engine.start(), []
     for number in range(1, 4):
         state, log = engine.round(state, number)
         returns.append(np.nanmean(log.returns[-1]))
-    assert returns[-1] > 0.9 * SPEC.horizon
+    assert returns[-1] > 0.9 * SMALL.horizon
 
 
 @pytest.mark.parametrize(
     ("method", "values", "steps"),
     [
         (mfpo, {"step": "adam", "adam_beta1": 0.0}, 5),
-        pytest.param(fedavg_ppo, {"epochs": 2, "minibatch": 50}, 1, marks=pytest.mark.slow),
+        (fedavg_ppo, {"epochs": 2, "minibatch": 50}, 2),
     ],
 )
 def test_the_error_of_the_value_shapes_the_trunk(method, values, steps):
     shared = {"trajectories": 2, "env_steps": 100, "hidden": (), "value_hidden": (), "value_updates": 1}
 
-    def error(weight):
-        """Of the value function after some steps in which only the middle place was worth anything."""
-        config = method.Config(**shared, **values, stepsize=1e-3, value_weight=weight)
-        algorithm = method.make(config, SPEC, 1)
+    def trained(weight):
+        """Agents on the way to know that only the middle place is worth anything; the error of the last one's value."""
+        algorithm = method.make(method.Config(**shared, **values, stepsize=1e-3, value_weight=weight), SMALL, 1)
         server = algorithm.init(jax.random.key(1))
-        agent = algorithm.receive(algorithm.join(jax.random.key(0)), algorithm.download(server))
-        actors = jax.tree.map(lambda x: x[None], algorithm.actor(agent))
+        agents = [algorithm.receive(algorithm.join(jax.random.key(0)), algorithm.download(server))]
+        actors = jax.tree.map(lambda x: x[None], algorithm.actor(agents[0]))
         run = segment_sampler(SIGNS, algorithm.act, 1, 2, TIME_BLOCK)(actors, jax.random.key(3)[None], jnp.arange(1), 0)
         batch = jax.tree.map(lambda x: x[0], run)
-        target = 3.0 * (batch.obs[3:, :, 40, 40] > 0)
+        target = 3.0 * (batch.obs[3:, :, 20, 20] > 0)
         learn, batch = jax.jit(algorithm.learn), batch._replace(reward=target, terminated=batch.live)
         for i in range(steps):
-            agent, _ = learn(agent, batch, jax.random.key(i))
-        features = images.see(algorithm.actor(agent).network.trunk, images.stacks(batch, 4))
-        return float(jnp.mean((value(agent.critic.critic, features, "tanh") - target) ** 2))
+            agents.append(learn(agents[-1], batch, jax.random.key(i))[0])
+        features = images.see(
+            algorithm.actor(agents[-1]).network.trunk, acting.perceive(agents[-1].obs, images.stacks(batch, 4))
+        )
+        error = jnp.mean((value(agents[-1].critic.critic, features, "tanh") - target) ** 2)
+        return agents, float(error)
 
-    assert error(1.0) < 0.7 * error(0.0)
+    (_, shaped, *_), error = trained(1.0)
+    (_, plain, *_), error_without = trained(0.0)
+    assert error < 0.7 * error_without
+    assert not np.array_equal(shaped.theta, plain.theta)

@@ -4,7 +4,7 @@ import numpy as np
 
 from mfpo.learning import critic as value_function
 from mfpo.learning import normalisation as norm
-from mfpo.types import Trajectories
+from mfpo.types import Discrete, EnvSpec, Trajectories
 
 
 def test_statistics_gathered_in_pieces_equal_those_of_the_whole():
@@ -27,6 +27,36 @@ def test_masked_out_statistics_do_not_count_even_if_they_are_not_numbers():
 
 def test_empty_statistics_change_nothing():
     np.testing.assert_array_equal(norm.normalise(norm.empty((2,)), jnp.array([3.0, -4.0])), [3.0, -4.0])
+
+
+def test_of_frames_is_left_what_changes():
+    """Five films of a dot that wanders over a bright wall; the batch holds three frames from before its first step."""
+    wall = np.random.default_rng(0).integers(1, 200, (6, 6)).astype(np.uint8)
+    frames = np.broadcast_to(wall, (3 + 8, 5, 6, 6)).copy()
+    for h, d in np.ndindex(11, 5):
+        frames[h, d, 2, (h + d) % 3] += 50
+    frames[:3] = 255
+    live, none = jnp.ones((8, 5), bool), jnp.zeros((8, 5), bool)
+    batch = Trajectories(jnp.asarray(frames), none, live, live, none, none, none, jnp.int32(8), jnp.zeros(5))
+    seen = norm.observe(norm.start(EnvSpec("films", (4, 6, 6), Discrete(2), 100, stack=4), wanted=True), batch)
+    after = frames[3:].reshape(-1, 6, 6).astype(float)
+    np.testing.assert_allclose(seen.mean, after.mean(axis=0), rtol=1e-5)
+
+    shown = np.asarray(norm.normalise_frames(seen, jnp.asarray(frames[3:])), float)
+    moved = np.zeros((6, 6), bool)
+    moved[2, :3] = True
+    assert not shown[..., ~moved].any()
+    expected = (after - after.mean(axis=0))[:, moved] / after.std(axis=0)[moved]
+    np.testing.assert_allclose(shown[..., moved].reshape(-1, 3) / norm.UNIT, expected, atol=0.5 / norm.UNIT)
+
+
+def test_frames_stay_bytes():
+    bright, none = np.full((1, 2, 2), 250, np.uint8), np.zeros((1, 2, 2), np.uint8)
+    flickering = norm.Statistics(jnp.float32(100.0), jnp.full((2, 2), 20.0), jnp.full((2, 2), 1.0))
+    for statistics, expected in ((flickering, 127), (norm.empty((2, 2)), 250 - 128), ((), 250 - 128)):
+        shown = norm.normalise_frames(statistics, jnp.asarray(np.concatenate([bright, none])))
+        assert shown.dtype == jnp.int8
+        np.testing.assert_array_equal(shown, np.stack([np.full((2, 2), expected), np.zeros((2, 2))]))
 
 
 def test_rescaling_the_critic_does_not_change_its_values():

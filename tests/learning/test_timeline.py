@@ -6,6 +6,17 @@ from mfpo.learning.timeline import map_over_time, over_time, sample_live
 from mfpo.types import TIME_BLOCK, Trajectories
 
 
+def test_what_is_shorter_than_a_block_is_seen_as_a_whole():
+    slots = 16
+    x = jnp.arange(2.0 * slots).reshape(slots, 2)
+    total, mapped = over_time(lambda b: (jnp.sum(b), 3 * b), (x,), jnp.int32(slots))
+    assert total == jnp.sum(x)
+    np.testing.assert_array_equal(mapped, 3 * x)
+    frames = jnp.zeros((slots, 8, 4, 84, 84), jnp.uint8)
+    blocks, sizes = over_time(lambda b: (1, jnp.full(b.shape[:1], b.shape[0])), (frames,), jnp.int32(slots))
+    assert (blocks, sizes.tolist()) == (4, [4] * slots)
+
+
 def test_sum_and_map_stop_at_the_block_that_holds_the_longest_episode():
     x = jnp.ones((4 * TIME_BLOCK, 2))
     for length, blocks in ((0, 0), (1, 1), (TIME_BLOCK, 1), (TIME_BLOCK + 1, 2), (4 * TIME_BLOCK, 4)):

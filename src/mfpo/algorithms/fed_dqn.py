@@ -36,10 +36,9 @@ from mfpo.algorithms.off_policy_config import OffPolicyConfig
 from mfpo.config import option
 from mfpo.errors import ConfigError
 from mfpo.learning import replay as memory
-from mfpo.learning.acting import feature_count
+from mfpo.learning.acting import feature_count, perceive
 from mfpo.learning.images import init_trunk, see
 from mfpo.learning.nets import Layers, apply_mlp, init_mlp
-from mfpo.learning.normalisation import normalise
 from mfpo.learning.policies import NEVER, flat
 from mfpo.learning.replay import Learner, Rule, Shared, Transitions
 from mfpo.learning.schedules import geometric
@@ -125,7 +124,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         return Actor(unravel(side.theta), epsilon, side.obs)
 
     def best(actor: Actor, obs: Array) -> Array:
-        return jnp.argmax(rate(actor.network, normalise(actor.obs, obs)), axis=-1).astype(jnp.int32)
+        return jnp.argmax(rate(actor.network, perceive(actor.obs, obs)), axis=-1).astype(jnp.int32)
 
     def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
         explore, which = jax.random.uniform(key, (2, len(sizes)))

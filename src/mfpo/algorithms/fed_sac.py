@@ -38,10 +38,9 @@ from mfpo.algorithms.off_policy_config import OffPolicyConfig
 from mfpo.config import option
 from mfpo.errors import ConfigError
 from mfpo.learning import replay as memory
-from mfpo.learning.acting import feature_count
+from mfpo.learning.acting import feature_count, perceive
 from mfpo.learning.images import init_trunk, see
 from mfpo.learning.nets import Layers, apply_mlp, init_mlp
-from mfpo.learning.normalisation import normalise
 from mfpo.learning.policies import FIRST_OUTPUT_SCALE, flat
 from mfpo.learning.replay import Learner, Rule, Shared, Transitions
 from mfpo.learning.schedules import geometric
@@ -130,8 +129,8 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         return Actor(networks.judges.trunk, networks.actor, side.obs, side.steps < c.warmup)
 
     def output(actor: Actor, obs: Array) -> Array:
-        features = see(actor.trunk, obs) if spec.stack else normalise(actor.obs, obs)
-        return apply_mlp(actor.actor, features, c.activation)
+        obs = perceive(actor.obs, obs)
+        return apply_mlp(actor.actor, see(actor.trunk, obs) if spec.stack else obs, c.activation)
 
     def act(actor: Actor, obs: Array, key: Key) -> tuple[Array, Array]:
         action = jnp.where(actor.random, kind.uniform(key), kind.draw(output(actor, obs), key)[0])

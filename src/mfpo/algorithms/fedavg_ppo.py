@@ -70,7 +70,7 @@ class Config(BatchConfig):
     initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
     least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
-    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
+    normalise_observations: bool = option(True, "standardise observations with shared running statistics")
 
 
 class Server(NamedTuple):

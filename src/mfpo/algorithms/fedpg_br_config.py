@@ -47,7 +47,7 @@ class Config:
     initial_std: float = option(1.0, "first standard deviation of a continuous action", above=0)
     least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
-    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
+    normalise_observations: bool = option(True, "standardise observations with shared running statistics")
 
     def __post_init__(self) -> None:
         """Check ranges, then the combination that makes no sense."""

@@ -21,8 +21,9 @@ What the paper leaves open, or prints otherwise, and what is done here:
 - After a synchronisation θ^(t-1) is the average θ̄ before the server-side step, as in the proof. It is recomputed
   from the download (`steps`: the last move is a function of what was downloaded), so it costs no bytes.
 - The old policy is evaluated with the current observation normaliser, which is refreshed once a round.
-- On frames, value function and policy share a trunk. With Adam the error of the value shapes it, too: what is added to
-  u for the step is no part of u, which remembers the policy's gradient alone.
+- On frames, value function and policy share a trunk. With Adam the error of the value shapes it, too. Its gradient is
+  remembered in u without a correction: that of a value changes too much from step to step (with it u grew to several
+  times the length of g on Pong).
 - Everything in Config beyond the paper's symbols is ours; `presets/*.toml` has the printed settings as "paper".
 
 Ablations are settings: momentum=0 is FedAvg-PG, correction="none" heavy-ball, weights="none" the correction without
@@ -38,7 +39,8 @@ import jax.numpy as jnp
 from mfpo.algorithms.mfpo_config import Config
 from mfpo.learning import acting, diagnostics, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
-from mfpo.learning.gradients import log_ratio, policy_gradient, reweighted_gradient, value_gradient
+from mfpo.learning.gradients import Cost, log_ratio, policy_gradient, reweighted_gradient
+from mfpo.learning.nets import apply_mlp
 from mfpo.learning.policies import Policy, distributions
 from mfpo.learning.timeline import sample_live
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Reference, Trajectories
@@ -165,12 +167,12 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     key_fisher, key_critic = jax.random.split(key)
     obs = acting.seen(parts.spec, agent.obs, batch)
     agent, advantage, target, critic_metrics = advantages(parts, agent, obs, batch, key_critic)
-    g, g_tm1, weight_metrics = gradients(parts, agent, obs, batch, advantage)
+    nu = parts.nu(agent.t + 1)
+    g, g_tm1, weight_metrics = gradients(parts, agent, obs, batch, advantage, error(parts, agent, target, nu))
 
     starting = agent.t == 0
     gathered = agent.gathered + starting
     u_first = trees.axpy(1.0 / jnp.maximum(gathered, 1), trees.sub(g, agent.u), agent.u)
-    nu = parts.nu(agent.t + 1)
     u_next = trees.add(trees.scale(nu, trees.sub(agent.u, g_tm1)), g)
     u = trees.where(starting, u_first, u_next)
 
@@ -179,8 +181,7 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     where = sample_live(batch, key_fisher, c.fisher_samples)
     policies = lambda theta: distributions(parts.policy, parts.policy.unravel(theta), obs[where])  # noqa: E731
     fisher = steps.fisher_matvec(policies, parts.policy.fisher, agent.theta)
-    way = trees.axpy(c.value_weight, shaping(parts, agent, obs, batch, target), u) if shapes(parts) else u
-    step = trees.where(complete, parts.rule.absorb(agent.step, way, fisher), agent.step)
+    step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
     moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
     move = parts.rule.displacement(step, u, parts.alpha(t))
     norms = {"direction_norm": trees.norm(u), "gradient_norm": trees.norm(g)}
@@ -196,30 +197,28 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     return agent, norms | weight_metrics | critic_metrics
 
 
-def shapes(parts: Parts) -> bool:
-    """Whether the error of the value shapes the trunk that it shares with the policy.
+def error(parts: Parts, agent: Agent, target: Array, nu: Array) -> Cost | None:
+    """The error of the value, where it shapes the trunk that value and policy share.
 
     Only Adam can add the two: its steps have no unit, where the other rules measure a step by what the policy does.
+    The correction subtracts nothing of it, so that u adds it up: with the share 1 - nu it becomes a running mean.
     """
     c = parts.config
-    return parts.policy.features is not None and c.baseline == "value" and c.step == "adam" and c.value_weight > 0
-
-
-def shaping(parts: Parts, agent: Agent, obs: Array, batch: Trajectories, target: Array) -> PyTree:
-    """The gradient of the value's error. It is no part of u: the critic moves on, and with it what u would remember."""
-    phi = agent.critic.critic.phi
-    return value_gradient(parts.policy, agent.theta, phi, parts.config.activation, obs, batch, target)
+    if parts.policy.features is None or c.baseline != "value" or c.step != "adam" or not c.value_weight:
+        return None
+    phi, share = agent.critic.critic.phi, c.value_weight / 2 * (1 - nu if c.correction == "importance" else 1)
+    return Cost(lambda x, y: share * (apply_mlp(phi, x, c.activation)[..., 0] - y) ** 2, target)
 
 
 def gradients(
-    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, advantage: Array
+    parts: Parts, agent: Agent, obs: Array, batch: Trajectories, advantage: Array, cost: Cost | None
 ) -> tuple[PyTree, PyTree, Metrics]:
     """g(theta; tau) and w g(theta_tm1; tau), averaged over the batch of trajectories.
 
     Heavy-ball replaces the second by the first, which makes u a running mean of gradients.
     """
     c = parts.config
-    g, log_prob = policy_gradient(parts.policy, agent.theta, obs, batch, advantage, c.entropy)
+    g, log_prob = policy_gradient(parts.policy, agent.theta, obs, batch, advantage, c.entropy, cost=cost)
     if c.correction == "none" or (c.momentum_rule == "constant" and c.momentum == 0):
         return g, g, {}
     old, weigh = agent.theta_tm1, partial(estimators.importance_weights, kind=c.weights, cap=c.weight_cap)
@@ -295,7 +294,9 @@ def reference(parts: Parts) -> Reference:
 
     def gradient(agent: Agent, batch: Trajectories) -> PyTree:
         obs = acting.seen(parts.spec, agent.obs, batch)
-        _, advantage, _, _ = advantages(parts, agent, obs, batch, jax.random.key(0))  # a trained critic is thrown away
-        return policy_gradient(parts.policy, agent.theta, obs, batch, advantage, parts.config.entropy)[0]
+        # the critic that this trains is thrown away
+        _, advantage, target, _ = advantages(parts, agent, obs, batch, jax.random.key(0))
+        cost = error(parts, agent, target, parts.nu(agent.t))
+        return policy_gradient(parts.policy, agent.theta, obs, batch, advantage, parts.config.entropy, cost=cost)[0]
 
     return Reference(agent, lambda agent: agent.u, gradient)

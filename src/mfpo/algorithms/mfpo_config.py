@@ -67,7 +67,7 @@ class Config(BatchConfig):
     least_std: float = option(0.0, "added to it, as variances add: exploration that does not die out", least=0)
     state_std: bool = option(False, "let it depend on the state: noise where nothing is learnt yet, none where all is")
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
-    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
+    normalise_observations: bool = option(True, "standardise observations with shared running statistics")
 
     def __post_init__(self) -> None:
         """Check ranges, then the combinations that make no sense."""

@@ -25,4 +25,4 @@ class OffPolicyConfig(BatchConfig):
 
     hidden: tuple[int, ...] = option((64, 64), "hidden units of each network", least=1)
     activation: str = option("relu", "activation of the networks", choices=tuple(ACTIVATIONS))
-    normalise_observations: bool = option(True, "standardise observations (not frames) with shared running statistics")
+    normalise_observations: bool = option(True, "standardise observations with shared running statistics")

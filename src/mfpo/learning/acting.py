@@ -1,13 +1,16 @@
 """A policy in an environment: what it sees of observations, and how it acts.
 
-Vectors are normalised with shared statistics. Frames go through a trunk, whose output the value function sees as well.
+Observations are normalised with shared statistics. Frames then go through a trunk, whose output the value function sees
+as well.
 """
 
 from functools import partial
 from typing import NamedTuple
 
-from mfpo.learning.images import UNITS, on_frames, stacks
-from mfpo.learning.normalisation import normalise
+import jax.numpy as jnp
+
+from mfpo.learning.images import UNITS, arrange, on_frames, stacks
+from mfpo.learning.normalisation import normalise, normalise_frames
 from mfpo.learning.policies import Policy, distributions, look, make_policy
 from mfpo.learning.timeline import map_over_time
 from mfpo.types import Array, EnvSpec, Key, PyTree, Trajectories
@@ -48,17 +51,22 @@ def greedy(policy: Policy, actor: Actor, obs: Array) -> Array:
 
 
 def _distribution(policy: Policy, actor: Actor, obs: Array) -> PyTree:
-    return distributions(policy, actor.network, normalise(actor.obs, obs))
+    return distributions(policy, actor.network, perceive(actor.obs, obs))
+
+
+def perceive(statistics: PyTree, obs: Array) -> Array:
+    """Observations as networks see them: in standard units, and frames, which are bytes, arranged for a trunk."""
+    return arrange(normalise_frames(statistics, obs)) if obs.dtype == jnp.uint8 else normalise(statistics, obs)
 
 
 def seen(spec: EnvSpec, statistics: PyTree, batch: Trajectories) -> Array:
     """The observations of a batch [H, D, ...] as the policy sees them."""
-    return stacks(batch, spec.stack) if spec.stack else normalise(statistics, batch.obs)
+    return perceive(statistics, stacks(batch, spec.stack) if spec.stack else batch.obs)
 
 
 def features(policy: Policy, theta: PyTree, statistics: PyTree, obs: Array, batch: Trajectories) -> tuple[Array, Array]:
     """What the value function sees, of the observations a policy saw and of the last ones."""
-    last_obs = normalise(statistics, batch.last_obs)
+    last_obs = perceive(statistics, batch.last_obs)
     if policy.features is None:
         return obs, last_obs
     see = partial(look, policy, policy.unravel(theta))

@@ -1,12 +1,12 @@
 """Policy gradients of a batch of trajectories, one backward pass each."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from mfpo.learning.nets import Layers, apply_mlp
-from mfpo.learning.policies import Policy, distributions, look
+from mfpo.learning.policies import Policy, decide, distributions, look
 from mfpo.learning.timeline import map_over_time, over_time
 from mfpo.types import Array, PyTree, Trajectories
 
@@ -14,6 +14,13 @@ from mfpo.types import Array, PyTree, Trajectories
 def log_probs(policy: Policy, dist: PyTree, action: Array) -> Array:
     """log pi(a|s) for a block of steps [H, D]."""
     return jax.vmap(jax.vmap(policy.log_prob))(dist, action)
+
+
+class Cost(NamedTuple):
+    """What a step costs besides, by what the policy makes of an observation: the error of a value function, say."""
+
+    of: Callable[[Array, Array], Array]  # features [..., n], target [...] -> cost [...]
+    target: Array  # [H, D]
 
 
 def policy_gradient(
@@ -24,31 +31,19 @@ def policy_gradient(
     coefficient: Array,
     entropy: float = 0.0,
     weight: Array | None = None,
+    cost: Cost | None = None,
 ) -> tuple[PyTree, Array]:
     """-(1/D) sum over trajectories and steps of coefficient * grad log pi_theta(a|s), and log pi_theta(a|s) [H, D].
 
     With an advantage as coefficient this is the mean of g(theta; tau). With importance weights times advantage it is
     the weighted mean: the weights are constants of the surrogate, so per-trajectory gradients are not needed.
-    `entropy` of the policy is worth that much at every live step, times its `weight` if there is one.
+    `entropy` of the policy is worth that much at every live step, times its `weight` if there is one, and so with a
+    cost.
     """
     weight = batch.live.astype(coefficient.dtype) if weight is None else weight
-    gradient, (log_prob, _) = _gradient(policy, theta, obs, batch, entropy, lambda _, c, w: (c, w), coefficient, weight)
+    keep = lambda _, coefficient, weight: (coefficient, weight)  # noqa: E731
+    gradient, (log_prob, _) = _gradient(policy, theta, obs, batch, entropy, cost, keep, coefficient, weight)
     return gradient, log_prob
-
-
-def value_gradient(
-    policy: Policy, theta: PyTree, phi: Layers, activation: str, obs: Array, batch: Trajectories, target: Array
-) -> PyTree:
-    """The gradient of (1/2D) sum of (V(s) - target)² where V, of the layers phi, sees what theta makes of frames."""
-
-    def block(obs: Array, live: Array, target: Array) -> tuple[PyTree, PyTree]:
-        def loss(theta: PyTree) -> Array:
-            v = apply_mlp(phi, look(policy, policy.unravel(theta), obs), activation)[..., 0]
-            return jnp.sum(jnp.where(live, (v - target) ** 2, 0.0)) / (2 * live.shape[1])
-
-        return jax.grad(loss)(theta), ()
-
-    return over_time(block, (obs, batch.live, target), batch.length)[0]
 
 
 def reweighted_gradient(
@@ -60,6 +55,7 @@ def reweighted_gradient(
     advantage: Array,
     entropy: float,
     weigh: Callable[[Array], Array],
+    cost: Cost | None = None,
 ) -> tuple[PyTree, Array]:
     """The weighted mean at theta_tm1, and the weights [H, D], where a step's weight depends on this step alone.
 
@@ -71,7 +67,8 @@ def reweighted_gradient(
         w = jnp.where(live, weigh(jnp.where(live, log_prob_tm1 - log_prob, 0.0)), 0.0)
         return w * advantage, w
 
-    gradient, (_, w) = _gradient(policy, theta_tm1, obs, batch, entropy, weighted, log_prob, batch.live, advantage)
+    given = (log_prob, batch.live, advantage)
+    gradient, (_, w) = _gradient(policy, theta_tm1, obs, batch, entropy, cost, weighted, *given)
     return gradient, w
 
 
@@ -81,26 +78,32 @@ def _gradient(
     obs: Array,
     batch: Trajectories,
     entropy: float,
+    cost: Cost | None,
     coefficients: Callable[..., tuple[Array, Array]],
     *given: Array,
 ) -> tuple[PyTree, tuple[Array, Array]]:
     """The gradient, coefficient and weight made of log pi_theta(a|s) and `given`; then log pi_theta(a|s) and weight."""
     trajectories = batch.reward.shape[1]
+    target = batch.reward if cost is None else cost.target
 
-    def block(obs: Array, action: Array, *given: Array) -> tuple[PyTree, tuple[Array, Array]]:
+    def block(obs: Array, action: Array, target: Array, *given: Array) -> tuple[PyTree, tuple[Array, Array]]:
         def surrogate(theta: PyTree) -> tuple[Array, tuple[Array, Array]]:
-            dist = distributions(policy, policy.unravel(theta), obs)
+            network = policy.unravel(theta)
+            features = look(policy, network, obs)
+            dist = decide(policy, network, features)
             log_prob = log_probs(policy, dist, action)
             coefficient, weight = coefficients(jax.lax.stop_gradient(log_prob), *given)
             gain = jnp.sum(coefficient * log_prob)
             if entropy:
                 gain += entropy * jnp.sum(weight * jax.vmap(jax.vmap(policy.entropy))(dist))
+            if cost is not None:
+                gain -= jnp.sum(weight * cost.of(features, target))
             return -gain / trajectories, (log_prob, weight)
 
         result: tuple[PyTree, tuple[Array, Array]] = jax.grad(surrogate, has_aux=True)(theta)
         return result
 
-    return over_time(block, (obs, batch.action, *given), batch.length)
+    return over_time(block, (obs, batch.action, target, *given), batch.length)
 
 
 def log_ratio(policy: Policy, theta_tm1: PyTree, log_prob: Array, obs: Array, batch: Trajectories) -> Array:

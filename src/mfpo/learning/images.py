@@ -3,14 +3,17 @@
 The network is that of Mnih et al. 2013: 16 filters of 8×8 at every fourth pixel, 32 of 4×4 at every second, 256 units.
 Its output is what the policy's own layers and the value function see, so that both share the trunk.
 
-What the units receive is standardised (layer normalisation): the average of networks that have moved apart says less
-than any of them. In a game of catch the features of four agents that average every ten steps lost 40% of their size in
-four rounds, and nothing was learnt.
+Three things keep what all states have in common from drowning what tells them apart, and without them nothing was
+learnt. What the units receive is standardised (layer normalisation), or the average of networks that have moved apart
+says less than any of them. What they say is standardised again, as rectified units have a mean. And weights learn only
+by what is particular to an image (`_product`). In a game of catch (docs/presets.md) the last of these made it possible
+to learn with a stepsize that else ends with the same action in all states.
 
 Convolutions are written as matrix products: a filter of 2s×2s pixels at every s-th is one of 2×2 blocks of s×s pixels,
 which is one product and four shifted sums. On the CPU that is faster than XLA's convolution with its gradient (2,000
 and more against 720 images per core-second, in blocks of forty), and does not collapse inside a loop as that does (to
-180). All images of a call are the rows of one product: under `vmap` the gradient takes a third longer.
+180). All images of a call are the rows of one product: under `vmap` the gradient takes a third longer. The blocks of
+the first layer are cut out once (`arrange`), not in every pass.
 """
 
 from typing import NamedTuple
@@ -26,7 +29,7 @@ UNITS = 256
 
 
 class Trunk(NamedTuple):
-    """w of a convolution is [2, 2, s * s * channels, filters]."""
+    """w of a convolution is [2, 2, s * s * channels, filters]; of the first one, [2, 2, channels * s * s, filters]."""
 
     first: Layer
     second: Layer
@@ -74,12 +77,23 @@ def _after(pixels: int) -> int:
     return (pixels // 4 - 1) // 2 - 1
 
 
+def arrange(obs: Array) -> Array:
+    """Stacks [..., stack, height, width] of bytes as [..., height / 4, width / 4, stack * 16]; what is left is cut off.
+
+    The four bytes of a block's row are moved as one number.
+    """
+    *lead, stack, height, width = obs.shape
+    height, width = height // 4, width // 4
+    x = obs[..., : height * 4, : width * 4].reshape(-1, stack, height, 4, width, 4)
+    x = jax.lax.bitcast_convert_type(x, jnp.uint32).transpose(0, 2, 4, 1, 3)
+    return jax.lax.bitcast_convert_type(x, obs.dtype).reshape(*lead, height, width, stack * 16)
+
+
 def see(trunk: Trunk, obs: Array) -> Array:
-    """UNITS numbers for each stack of frames [..., stack, height, width] of bytes."""
-    x = jnp.moveaxis(obs.reshape(-1, *obs.shape[-3:]), 1, -1)  # bytes are moved, not numbers of four times their size
-    x = _convolve(_contrast(_blocks(x, 4).astype(jnp.float32)), trunk.first)
+    """UNITS numbers for each stack of frames that `arrange` has made ready."""
+    x = _convolve(_contrast(obs.reshape(-1, *obs.shape[-3:]).astype(jnp.float32)), trunk.first)
     x = _convolve(_blocks(x, 2), trunk.second)
-    x = jax.nn.relu(_standard(x.reshape(len(x), -1) @ trunk.dense.w + trunk.dense.b))
+    x = _standard(jax.nn.relu(_standard(_product(x.reshape(len(x), -1), trunk.dense.w) + trunk.dense.b)))
     return x.reshape(*obs.shape[:-3], -1)
 
 
@@ -109,10 +123,20 @@ def _convolve(x: Array, layer: Layer) -> Array:
     """A convolution with 2×2 blocks, and rectified units."""
     n, height, width, channels = x.shape
     filters = layer.w.shape[-1]
-    z = x.reshape(-1, channels) @ jnp.moveaxis(layer.w, 2, 0).reshape(channels, 4 * filters)
+    z = _product(x.reshape(-1, channels), jnp.moveaxis(layer.w, 2, 0).reshape(channels, 4 * filters))
     z = z.reshape(n, height, width, 4, filters)
     z = z[:, :-1, :-1, 0] + z[:, :-1, 1:, 1] + z[:, 1:, :-1, 2] + z[:, 1:, 1:, 3]
     return jax.nn.relu(z + layer.b)
+
+
+def _product(x: Array, w: Array) -> Array:
+    """x @ w, but w learns only by what is particular to a row (Schraudolph 1998 on centring gradients).
+
+    What the rows have in common would be most of every gradient, and moves what the network makes of all states at
+    once, which is mostly noise. It is left to the biases.
+    """
+    common = jax.lax.stop_gradient(jnp.mean(x, axis=0))
+    return (x - common) @ w + jax.lax.stop_gradient(common @ w)
 
 
 def stacks(batch: Trajectories, stack: int) -> Array:

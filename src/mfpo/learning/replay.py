@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from mfpo.learning import normalisation, trees
 from mfpo.learning import steps as step_rules
-from mfpo.learning.normalisation import normalise
+from mfpo.learning.acting import perceive
 from mfpo.learning.schedules import Schedule
 from mfpo.types import Array, EnvSpec, Key, Metrics, PyTree, Trajectories
 
@@ -207,7 +207,7 @@ def learn(rule: Rule, agent: Learner, batch: Trajectories, key: Key) -> tuple[Le
         theta, target, optimiser, _ = carry
         key_sample, key_loss = jax.random.split(jax.random.fold_in(key, i))
         batch = sample(replay, key_sample, rule.samples, rule.gamma, rule.lookahead, rule.stack)
-        batch = batch._replace(obs=normalise(agent.obs, batch.obs), after=normalise(agent.obs, batch.after))
+        batch = batch._replace(obs=perceive(agent.obs, batch.obs), after=perceive(agent.obs, batch.after))
         g, metrics = jax.grad(rule.loss, has_aux=True)(theta, target, batch, key_loss)
         optimiser = ADAM.absorb(optimiser, g, lambda v: v)
         theta = theta + ADAM.displacement(optimiser, g, alpha)

@@ -16,12 +16,13 @@ CACHED = 1_500_000  # bytes: forty stacks of four frames
 
 
 def segment_length(env_steps: int, columns: int) -> int:
-    """Slots in each of D segments that hold so many steps together: whole blocks. 0 steps: no segments.
+    """Slots in each of D segments that hold so many steps together; whole blocks, if one is not enough. 0: no segments.
 
-    >>> segment_length(1000, 4), segment_length(1, 1), segment_length(0, 4)
-    (250, 50, 0)
+    >>> segment_length(1000, 4), segment_length(1001, 4), segment_length(128, 8), segment_length(0, 4)
+    (250, 300, 16, 0)
     """
-    return -(-env_steps // (columns * TIME_BLOCK)) * TIME_BLOCK
+    slots = -(-env_steps // columns)
+    return slots if slots <= TIME_BLOCK else -(-slots // TIME_BLOCK) * TIME_BLOCK
 
 
 def _steps(array: Array, most: int) -> int:
@@ -35,10 +36,11 @@ def over_time(
 ) -> tuple[PyTree, PyTree]:
     """fn(*block) -> (to add, to join) for every block that begins before `length`: the sum, and the blocks along time.
 
-    A block is of `most` steps or a part of that, for which the size of the first of the arrays matters. What is joined
-    holds zeros after the last.
+    A block is of `most` steps (all, if there are fewer) or a part of that, for which the size of the first of the
+    arrays matters. What is joined holds zeros after the last.
     """
-    slots, steps = arrays[0].shape[0], _steps(arrays[0], most)
+    slots = arrays[0].shape[0]
+    steps = _steps(arrays[0], min(most, slots))
 
     def block(i: Array) -> list[Array]:
         return [jax.lax.dynamic_slice_in_dim(x, i * steps, steps) for x in arrays]
