@@ -2,6 +2,7 @@
 
     python benchmarks/hosted.py mujoco    # prints a table, writes results/speed-mujoco.json
     python benchmarks/hosted.py atari     # prints a table, writes results/speed-atari.json
+    python benchmarks/hosted.py memory    # of Pong with ten agents and twenty games each; results/speed-memory.json
 
 Compare the ratios: seconds depend on the machine and on what else it does.
 
@@ -9,9 +10,9 @@ MuJoCo: 200 HalfCheetahs, ten agents with twenty each, policy and value networks
 `mujoco.rollout` with the controls that the policy gave, open loop: no policy, no rewards, nothing recorded. Other
 controls would be another ceiling: with a tenth of uniform ones a step costs a fifth more.
 
-Atari: 200 games of Pong. The floor of sampling is ALE's own vectoriser with random actions plus the bare network on as
-many frames; the floor of training adds the network passes that MFPO asks for, which are two gradients and the features
-that its value function sees.
+Atari: a round of Pong as its preset has it. The floor of sampling is ALE's own vectoriser with random actions plus the
+bare network on as many frames; the floor of training adds the network passes that MFPO asks for, which are two
+gradients and the features that its value function sees.
 """
 
 import json
@@ -36,23 +37,14 @@ from mfpo.federation import make_engine
 from mfpo.federation.sampling import make_sampler
 from mfpo.learning import trees
 from mfpo.learning.images import UNITS, Network, arrange, see
+from mfpo.runs.settings import resolve_options
 from mfpo.types import Algorithm, Array, Env
 
 RESULTS = Path(__file__).parent.parent / "results"
 AGENTS, COLUMNS = 10, 20
 CHEETAH, CHEETAH_STEPS = "HalfCheetah-v5", 1000
 CHEETAH_CONFIG = {"local_steps": 1, "trajectories": COLUMNS, "hidden": [256, 256], "value_hidden": [256, 256]}
-PONG, PONG_STEPS, PONG_ROUND, BLOCK = "ALE/Pong-v5", 50, 10, 40
-PONG_CONFIG = {
-    "local_steps": PONG_ROUND,
-    "trajectories": COLUMNS,
-    "env_steps": COLUMNS * PONG_STEPS,
-    "hidden": [],
-    "value_hidden": [],
-    "step": "adam",
-    "stepsize": 1e-6,
-    "entropy": 0.01,
-}
+PONG, BLOCK = "ALE/Pong-v5", 32
 
 Call = Callable[[], Any]
 
@@ -73,23 +65,19 @@ def interleaved(parts: dict[str, Call], repeats: int) -> tuple[dict[str, float],
     return middle[0], middle[1]
 
 
-def mfpo(env: Env, config: dict[str, Any]) -> Algorithm:
-    return algorithms.make("mfpo", build(algorithms.config_class("mfpo"), config, "here"), env.spec, AGENTS)
-
-
-def sampling(env: Env, algorithm: Algorithm, step: int) -> Call:
+def sampling(env: Env, algorithm: Algorithm, agents: int, step: int) -> Call:
     """The sampler, as training uses it, at this local step of a round."""
-    sample = make_sampler(env, algorithm, AGENTS)
+    sample = make_sampler(env, algorithm, agents)
     actor = algorithm.actor(algorithm.init(jax.random.key(0)))
-    actors = jax.tree.map(lambda x: jnp.broadcast_to(x, (AGENTS, *x.shape)), actor)
-    keys, ids = jax.random.split(jax.random.key(0), AGENTS), jnp.arange(AGENTS)
+    actors = jax.tree.map(lambda x: jnp.broadcast_to(x, (agents, *x.shape)), actor)
+    keys, ids = jax.random.split(jax.random.key(0), agents), jnp.arange(agents)
     sample(actors, keys, ids, jnp.int32(0))
     return lambda: sample(actors, keys, ids, jnp.int32(step))
 
 
-def training(env: Env, algorithm: Algorithm) -> Call:
+def training(env: Env, algorithm: Algorithm, agents: int) -> Call:
     """A round: sampling, value network, gradients, steps, merge."""
-    engine = make_engine("inprocess", algorithm, env, AGENTS, seed=0)
+    engine = make_engine("inprocess", algorithm, env, agents, seed=0)
     state = [engine.start()]
 
     def one_round() -> None:
@@ -118,9 +106,10 @@ def open_loop(sample: Call) -> Call:
 def measure_mujoco() -> dict[str, float]:
     """Sampling and training as fractions of the open loop."""
     env = envs.make(CHEETAH, horizon=CHEETAH_STEPS)
-    algorithm = mfpo(env, CHEETAH_CONFIG)
-    sample = sampling(env, algorithm, 0)
-    parts = {"open loop": open_loop(sample), "sampling": sample, "training": training(env, algorithm)}
+    config = build(algorithms.config_class("mfpo"), CHEETAH_CONFIG, "here")
+    algorithm = algorithms.make("mfpo", config, env.spec, AGENTS)
+    sample = sampling(env, algorithm, AGENTS, 0)
+    parts = {"open loop": open_loop(sample), "sampling": sample, "training": training(env, algorithm, AGENTS)}
     cpu, wall = interleaved(parts, repeats=3)
     steps = AGENTS * COLUMNS * CHEETAH_STEPS
     return {
@@ -133,31 +122,32 @@ def measure_mujoco() -> dict[str, float]:
     }
 
 
-def bare_games() -> Call:
-    """PONG_STEPS steps of every game in ALE's vectoriser."""
+def bare_games(games: int, steps: int) -> Call:
+    """So many steps of so many games in ALE's vectoriser."""
     from ale_py.vector_env import AtariVectorEnv
 
     rom, actions = atari.load(PONG)
-    games = AtariVectorEnv(rom, num_envs=AGENTS * COLUMNS, stack_num=1, repeat_action_probability=0.25)
-    games.reset(seed=0)
+    console = AtariVectorEnv(rom, num_envs=games, stack_num=1, repeat_action_probability=0.25)
+    console.reset(seed=0)
     rng = np.random.default_rng(0)
 
     def run() -> None:
-        for _ in range(PONG_STEPS):
-            games.step(rng.integers(actions, size=AGENTS * COLUMNS))
+        for _ in range(steps):
+            console.step(rng.integers(actions, size=games))
 
     return run
 
 
-def bare_network(algorithm: Algorithm) -> dict[str, Call]:
-    """The passes through the network, on noise: one frame of every game, PONG_STEPS times; then all frames of an agent.
+def bare_network(algorithm: Algorithm, agents: int) -> dict[str, Call]:
+    """The passes through the network, on noise: a frame of every game, step by step; then all frames of an agent.
 
-    The latter AGENTS times, as agents learn one after the other, and in blocks of BLOCK, the fastest way we know.
+    The latter once for every agent, as they learn one after the other, and in blocks, the fastest way we know.
     """
+    plan = algorithm.plan
     network: Network = algorithm.actor(algorithm.init(jax.random.key(0))).network
-    everyones = jax.tree.map(lambda x: jnp.broadcast_to(x, (AGENTS, *x.shape)) + 0, network)
-    frames = jax.random.randint(jax.random.key(1), (AGENTS, COLUMNS, 4, 84, 84), 0, 255, jnp.uint8)
-    shape = (PONG_STEPS * COLUMNS // BLOCK, BLOCK, 4, 84, 84)
+    everyones = jax.tree.map(lambda x: jnp.broadcast_to(x, (agents, *x.shape)) + 0, network)
+    frames = jax.random.randint(jax.random.key(1), (agents, plan.episodes, 4, 84, 84), 0, 255, jnp.uint8)
+    shape = (plan.segment * plan.episodes // BLOCK, BLOCK, 4, 84, 84)
     many = arrange(jax.random.randint(jax.random.key(1), shape, 0, 255, jnp.uint8))
     weights = jax.random.normal(jax.random.key(2), (UNITS,))
     look = jax.jit(jax.vmap(lambda net, x: see(net.trunk, arrange(x))))
@@ -171,34 +161,44 @@ def bare_network(algorithm: Algorithm) -> dict[str, Call]:
         return jax.lax.scan(add, trees.zeros_like(net), many)[0]
 
     return {
-        "forward": lambda: [look(everyones, frames) for _ in range(PONG_STEPS)],
-        "features": lambda: [features(network, many) for _ in range(AGENTS)],
-        "gradient": lambda: [gradient(network, many) for _ in range(AGENTS)],
+        "forward": lambda: [look(everyones, frames) for _ in range(plan.segment)],
+        "features": lambda: [features(network, many) for _ in range(agents)],
+        "gradient": lambda: [gradient(network, many) for _ in range(agents)],
     }
 
 
 def measure_atari() -> dict[str, float]:
     """What sampling and training cost on top of simulator and network."""
     env = envs.make(PONG)
-    algorithm = mfpo(env, PONG_CONFIG)
-    parts = {"games": bare_games(), **bare_network(algorithm)}
-    parts |= {"sampling": sampling(env, algorithm, 1), "training": training(env, algorithm)}
-    cpu, wall = interleaved(parts, repeats=3)
-    steps = AGENTS * COLUMNS * PONG_STEPS
-    result = {f"{name}, CPU-ms per agent step": round(cpu[name] / steps * 1e3, 3) for name in parts if name in cpu}
-    result["training, CPU-ms per agent step"] = round(cpu["training"] / steps / PONG_ROUND * 1e3, 3)
+    settings, config = resolve_options({"env": PONG})
+    agents = settings.agents
+    algorithm = algorithms.make("mfpo", config, env.spec, agents)
+    plan = algorithm.plan
+    parts = {"games": bare_games(agents * plan.episodes, plan.segment), **bare_network(algorithm, agents)}
+    parts["sampling"] = sampling(env, algorithm, agents, 1)
+    as_long = {name: lambda call=call: [call() for _ in range(plan.local_steps)] for name, call in parts.items()}
+    cpu, wall = interleaved(as_long | {"training": training(env, algorithm, agents)}, repeats=3)
+    steps = agents * plan.episodes * plan.segment * plan.local_steps
+    result = {f"{name}, CPU-ms per agent step": round(cpu[name] / steps * 1e3, 3) for name in cpu}
     for words, of in (("CPU seconds", cpu), ("seconds", wall)):
         floor = of["games"] + of["forward"]
         whole = floor + of["features"] + 2 * of["gradient"]
         result[f"sampling, {words}, over games and forward"] = round(of["sampling"] / floor, 3)
-        result[f"training, {words}, over games and all passes"] = round(of["training"] / PONG_ROUND / whole, 3)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return result | {"peak memory of this benchmark, GB": round(peak, 2)}
+        result[f"training, {words}, over games and all passes"] = round(of["training"] / whole, 3)
+    return result
+
+
+def measure_memory() -> dict[str, float]:
+    """Peak memory of two local steps with ten agents and twenty games each."""
+    env = envs.make(PONG)
+    _, config = resolve_options({"env": PONG, "trajectories": COLUMNS, "env_steps": COLUMNS * 16, "local_steps": 2})
+    training(env, algorithms.make("mfpo", config, env.spec, AGENTS), AGENTS)()
+    return {"peak memory, GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)}
 
 
 def main() -> None:
     """Measure, print, write."""
-    kinds = {"mujoco": measure_mujoco, "atari": measure_atari}
+    kinds = {"mujoco": measure_mujoco, "atari": measure_atari, "memory": measure_memory}
     if len(sys.argv) != 2 or sys.argv[1] not in kinds:
         sys.exit(f"usage: python {sys.argv[0]} {'|'.join(kinds)}")
     machine.prepare()
