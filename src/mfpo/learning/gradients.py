@@ -37,8 +37,7 @@ def policy_gradient(
 
     With an advantage as coefficient this is the mean of g(theta; tau). With importance weights times advantage it is
     the weighted mean: the weights are constants of the surrogate, so per-trajectory gradients are not needed.
-    `entropy` of the policy is worth that much at every live step, times its `weight` if there is one, and so with a
-    cost.
+    `entropy` of the policy is worth that much at every live step, times its `weight` if there is one; so with a cost.
     """
     weight = batch.live.astype(coefficient.dtype) if weight is None else weight
     keep = lambda _, coefficient, weight: (coefficient, weight)  # noqa: E731
@@ -55,7 +54,6 @@ def reweighted_gradient(
     advantage: Array,
     entropy: float,
     weigh: Callable[[Array], Array],
-    cost: Cost | None = None,
 ) -> tuple[PyTree, Array]:
     """The weighted mean at theta_tm1, and the weights [H, D], where a step's weight depends on this step alone.
 
@@ -68,7 +66,7 @@ def reweighted_gradient(
         return w * advantage, w
 
     given = (log_prob, batch.live, advantage)
-    gradient, (_, w) = _gradient(policy, theta_tm1, obs, batch, entropy, cost, weighted, *given)
+    gradient, (_, w) = _gradient(policy, theta_tm1, obs, batch, entropy, None, weighted, *given)
     return gradient, w
 
 

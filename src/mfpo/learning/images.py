@@ -135,8 +135,11 @@ def _product(x: Array, w: Array) -> Array:
     What the rows have in common would be most of every gradient, and moves what the network makes of all states at
     once, which is mostly noise. It is left to the biases.
     """
+    if len(x) == 1:
+        return x @ w  # nothing is learnt from a single row; it is an agent that acts
     common = jax.lax.stop_gradient(jnp.mean(x, axis=0))
-    return (x - common) @ w + jax.lax.stop_gradient(common @ w)
+    shared = common @ w
+    return x @ w - (shared - jax.lax.stop_gradient(shared))  # zero is subtracted, but not of the gradient
 
 
 def stacks(batch: Trajectories, stack: int) -> Array:

@@ -1,8 +1,7 @@
 """Running mean and variance, mergeable across agents (Chan et al. 1979).
 
-Of frames they are kept pixel by pixel. Most of a frame is always the same: without this the features of a fresh network
-on Pong differ by 7% of their length from state to state, with it by 100%, and a gradient that should tell states apart
-moves what they have in common.
+Of frames they are kept pixel by pixel: most of a frame is always the same, and would be most of what a network makes of
+it.
 """
 
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from mfpo.types import Array, EnvSpec, PyTree, Trajectories
 
 CLIP = 10.0  # normalised observations are cut off here
 UNIT = 127 / CLIP  # normalised frames stay bytes: so many of a byte's steps are a standard deviation
-GREY = 128.0
+GREY = 128.0  # of bytes, the middle
 
 
 class Statistics(NamedTuple):
