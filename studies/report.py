@@ -33,7 +33,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": run_blocks.speed,
     "ablations": study_blocks.ablations,
     "locomotion": lambda: run_blocks.against_paper(run_blocks.ABLATED, run_blocks.LOCOMOTION),
-    "atari": lambda: run_blocks.against_paper(run_blocks.BASELINES, run_blocks.ATARI),
     "baselines locomotion": lambda: run_blocks.against_paper(run_blocks.BASELINES, run_blocks.LOCOMOTION),
     "bounds": study_blocks.bounds,
     "constants": study_blocks.constants,

@@ -14,7 +14,15 @@ from mfpo.reporting.tables import markdown
 
 GRADIENT = 1e4
 RATES = ("precision", "recall")
-CATCH = {"gamma": 0.95, "entropy": 0.01, "momentum": 0.8, "normalise_advantages": True, "cg_damping": 0.1}  # the rule
+CATCH = {  # the rule
+    "gamma": 0.95,
+    "entropy": 0.01,
+    "momentum": 0.8,
+    "normalise_advantages": True,
+    "cg_damping": 0.1,
+    "value_updates": 10,
+    "value_stepsize": 1e-3,
+}
 METHODS = ("MFPO", "FedAvg-PG", "heavy-ball", "no weights", "no server step")
 
 

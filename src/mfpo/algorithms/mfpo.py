@@ -296,7 +296,7 @@ def reference(parts: Parts) -> Reference:
         obs = acting.seen(parts.spec, agent.obs, batch)
         # the critic that this trains is thrown away
         _, advantage, target, _ = advantages(parts, agent, obs, batch, jax.random.key(0))
-        cost = error(parts, agent, target, parts.nu(agent.t))
+        cost = error(parts, agent, target, jnp.float32(0.0))
         return policy_gradient(parts.policy, agent.theta, obs, batch, advantage, parts.config.entropy, cost=cost)[0]
 
     return Reference(agent, lambda agent: agent.u, gradient)
