@@ -1,14 +1,16 @@
 """MFPO against numbers computed by hand: a bandit with two arms, whose policy is softmax(b), b the bias."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfpo.algorithms.mfpo import Config, make
+from mfpo.algorithms.mfpo import Config, error, make
 from mfpo.errors import ConfigError
+from mfpo.learning.nets import Layer
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, Trajectories
 
 SPEC = EnvSpec("bandit", (1,), Discrete(2), 1)
@@ -235,3 +237,15 @@ def test_without_server_side_adjustment_there_is_no_direction_to_measure():
     assert algorithm.reference is None
     _, metrics = algorithm.merge(server, uploads, jnp.ones(2, bool), KEY)
     assert not {"consensus_error", "gradient_norm_squared"} & metrics.keys()
+
+
+@pytest.mark.parametrize(("correction", "share"), [("importance", 0.2), ("none", 1.0)])
+def test_the_error_of_the_value_is_remembered_as_a_running_mean(correction, share):
+    """What u adds up without a correction, a geometric series of momentum 0.8, comes in with a fifth of its weight."""
+    config = Config(step="adam", momentum=0.8, correction=correction, value_weight=0.5)
+    policy = SimpleNamespace(features=lambda network, obs: obs)
+    agent = SimpleNamespace(critic=SimpleNamespace(critic=SimpleNamespace(phi=(Layer(jnp.ones((2, 1)), jnp.ones(1)),))))
+    cost = error(SimpleNamespace(config=config, policy=policy), agent, jnp.zeros(1), jnp.float32(0.8))
+    np.testing.assert_allclose(cost.of(jnp.array([[1.0, 2.0]]), jnp.array([1.0])), [share * 0.25 * 9], rtol=1e-6)
+    vectors = SimpleNamespace(config=config, policy=SimpleNamespace(features=None))
+    assert error(vectors, agent, jnp.zeros(1), jnp.float32(0.8)) is None
