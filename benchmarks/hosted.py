@@ -10,9 +10,10 @@ MuJoCo: 200 HalfCheetahs, ten agents with twenty each, policy and value networks
 `mujoco.rollout` with the controls that the policy gave, open loop: no policy, no rewards, nothing recorded. Other
 controls would be another ceiling: with a tenth of uniform ones a step costs a fifth more.
 
-Atari: a round of Pong as its preset has it. The floor of sampling is ALE's own vectoriser with random actions plus the
-bare network on as many frames; the floor of training adds the network passes that MFPO asks for, which are two
-gradients and the features that its value function sees.
+Atari: a round of Pong as its preset has it, but of ROUND local steps. The floor of sampling is ALE's own vectoriser
+with random actions plus the bare network on as many frames; the floor of training adds the network passes that MFPO
+asks for, which are two gradients and the features that its value function sees. Give it one core (`taskset -c 0`):
+on several, threads that wait for work count as CPU time.
 """
 
 import json
@@ -43,8 +44,14 @@ from mfpo.types import Algorithm, Array, Env
 RESULTS = Path(__file__).parent.parent / "results"
 AGENTS, COLUMNS = 10, 20
 CHEETAH, CHEETAH_STEPS = "HalfCheetah-v5", 1000
-CHEETAH_CONFIG = {"local_steps": 1, "trajectories": COLUMNS, "hidden": [256, 256], "value_hidden": [256, 256]}
-PONG, BLOCK = "ALE/Pong-v5", 32
+CHEETAH_CONFIG = {
+    "local_steps": 1,
+    "trajectories": COLUMNS,
+    "hidden": [256, 256],
+    "value_hidden": [256, 256],
+    "fisher_samples": 256,
+}
+PONG, BLOCK, ROUND = "ALE/Pong-v5", 32, 25
 
 Call = Callable[[], Any]
 
@@ -170,7 +177,7 @@ def bare_network(algorithm: Algorithm, agents: int) -> dict[str, Call]:
 def measure_atari() -> dict[str, float]:
     """What sampling and training cost on top of simulator and network."""
     env = envs.make(PONG)
-    settings, config = resolve_options({"env": PONG})
+    settings, config = resolve_options({"env": PONG, "local_steps": ROUND})
     agents = settings.agents
     algorithm = algorithms.make("mfpo", config, env.spec, agents)
     plan = algorithm.plan

@@ -1,6 +1,6 @@
 """How fast are the updates of Fed-SAC and Fed-DQN, against the bare matrix products of an update? Compare the ratios.
 
-    python benchmarks/off_policy.py       # prints a table
+    python benchmarks/off_policy.py       # prints a table, writes results/speed-off-policy.json
 
 A call of `learn` with a thousand new steps, on observations and actions of the size of HalfCheetah's, with networks of
 2×256 units and 256 samples per update. The ceiling multiplies the same matrices, forwards and backwards, in a loop that
@@ -8,8 +8,10 @@ does nothing else: no sampling, no activations, no losses, no optimiser. Figures
 """
 
 import itertools
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ from mfpo.config import build
 from mfpo.learning import replay
 from mfpo.types import Array, Box, EnvSpec, Trajectories
 
+RESULTS = Path(__file__).parent.parent / "results"
 SPEC = EnvSpec("HalfCheetah-v5", (17,), Box((-1.0,) * 6, (1.0,) * 6), 1000)
 OBS, ACTION, HIDDEN, SAMPLES, BINS = 17, 6, (256, 256), 256, 5
 UPDATES, REPEATS = 200, 5
@@ -114,7 +117,7 @@ def learning(name: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def main() -> None:
-    """Measure, print."""
+    """Measure, print, write."""
     calls: dict[str, Callable[[], Any]] = {}
     q_nets = [weights(seed, OBS, *HIDDEN, ACTION * BINS) for seed in range(2)]
     critics = [weights(seed, OBS + ACTION, *HIDDEN, 1) for seed in range(4)]
@@ -131,12 +134,16 @@ def main() -> None:
             jax.block_until_ready(call())
             seconds[name].append(time.process_time() - start)
     middle = {name: float(np.median(of)) for name, of in seconds.items()}
+    result = {}
     for name in ("fed_sac", "fed_dqn"):
         bare, learn = middle[f"{name} products"], middle[f"{name} learn"]
-        print(f"{name}: products of an update, ms {1e3 * bare / UPDATES:8.2f}")
-        print(f"{name}: update within learn, ms   {1e3 * learn / UPDATES:8.2f}")
-        print(f"{name}: rate of updates, of the bare products {bare / learn:8.2f}")
-        print(f"{name}: storing a batch of 1,000 steps, ms {1e3 * middle[f'{name} add']:8.2f}")
+        result[f"{name}: products of an update, ms"] = round(1e3 * bare / UPDATES, 2)
+        result[f"{name}: update within learn, ms"] = round(1e3 * learn / UPDATES, 2)
+        result[f"{name}: rate of updates, of the bare products"] = round(bare / learn, 2)
+        result[f"{name}: storing a batch of 1,000 steps, ms"] = round(1e3 * middle[f"{name} add"], 2)
+    for words, value in result.items():
+        print(f"{words:60s} {value:>8}")
+    (RESULTS / "speed-off-policy.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
