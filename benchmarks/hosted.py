@@ -51,7 +51,8 @@ CHEETAH_CONFIG = {
     "value_hidden": [256, 256],
     "fisher_samples": 256,
 }
-PONG, BLOCK, ROUND = "ALE/Pong-v5", 32, 25
+PONG, BLOCK = "ALE/Pong-v5", 32
+ROUND, PART = 100, 25  # local steps: of a whole round, and as many as of each of its parts are measured
 
 Call = Callable[[], Any]
 
@@ -183,10 +184,13 @@ def measure_atari() -> dict[str, float]:
     plan = algorithm.plan
     parts = {"games": bare_games(agents * plan.episodes, plan.segment), **bare_network(algorithm, agents)}
     parts["sampling"] = sampling(env, algorithm, agents, 1)
-    as_long = {name: lambda call=call: [call() for _ in range(plan.local_steps)] for name, call in parts.items()}
+    as_long = {name: lambda call=call: [call() for _ in range(PART)] for name, call in parts.items()}
     cpu, wall = interleaved(as_long | {"training": training(env, algorithm, agents)}, repeats=3)
-    steps = agents * plan.episodes * plan.segment * plan.local_steps
-    result = {f"{name}, CPU-ms per agent step": round(cpu[name] / steps * 1e3, 3) for name in cpu}
+    a_step = agents * plan.episodes * plan.segment
+    for of in (cpu, wall):
+        for name in of:
+            of[name] /= a_step * (ROUND if name == "training" else PART)
+    result = {f"{name}, CPU-ms per agent step": round(1e3 * cpu[name], 3) for name in cpu}
     for words, of in (("CPU seconds", cpu), ("seconds", wall)):
         floor = of["games"] + of["forward"]
         whole = floor + of["features"] + 2 * of["gradient"]

@@ -30,7 +30,10 @@ PAGES = (
 BLOCKS: dict[str, Callable[[], str]] = {
     "scores": run_blocks.scores,
     "paper": run_blocks.paper,
-    "speed": run_blocks.speed,
+    "speed": lambda: run_blocks.speed("speed"),
+    "speed mujoco": lambda: run_blocks.speed("speed-mujoco"),
+    "speed atari": lambda: run_blocks.speed("speed-atari"),
+    "speed off-policy": lambda: run_blocks.speed("speed-off-policy"),
     "ablations": study_blocks.ablations,
     "locomotion": lambda: run_blocks.locomotion(run_blocks.ABLATED),
     "baselines locomotion": lambda: run_blocks.locomotion(run_blocks.BASELINES),

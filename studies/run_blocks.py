@@ -62,9 +62,9 @@ def paper() -> str:
     return markdown(("environment", "stepsize", "round 1", "best round", "final score"), rows)
 
 
-def speed() -> str:
-    """The figures of benchmarks/speed.py."""
-    values = json.loads((RESULTS / "speed.json").read_text())
+def speed(name: str) -> str:
+    """The figures of a benchmark."""
+    values = json.loads((RESULTS / f"{name}.json").read_text())
     return markdown(("what", "measured"), [(name, f"{value:,}") for name, value in values.items()])
 
 

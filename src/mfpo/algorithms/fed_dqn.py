@@ -20,7 +20,7 @@ What is done otherwise than in the paper named, or left open where Fed-DQN is on
 - An agent samples D whole episodes (or segments), then makes `updates_per_step` updates for every step it took.
 - The target follows smoothly instead of being copied once in a while. It stays private, see `replay.receive`.
 - ε falls with the steps of an agent, on average over the agents; each index of an action is random by itself.
-- Frames go through the network of `images`; rewards and observations are used as they are.
+- Frames go through the network of `images`; rewards are used as they are.
 """
 
 from collections.abc import Callable
