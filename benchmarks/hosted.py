@@ -6,14 +6,15 @@
 
 Compare the ratios: seconds depend on the machine and on what else it does.
 
-MuJoCo: 200 HalfCheetahs, ten agents with twenty each, policy and value networks of 2×256 units. The ceiling is
-`mujoco.rollout` with the controls that the policy gave, open loop: no policy, no rewards, nothing recorded. Other
-controls would be another ceiling: with a tenth of uniform ones a step costs a fifth more.
+MuJoCo: 200 HalfCheetahs, ten agents with twenty each, policy and value networks of 2×256 units, Fisher products on 256
+states as in the preset. The ceiling is `mujoco.rollout` with the controls that the policy gave, open loop: no policy,
+no rewards, nothing recorded. Other controls would be another ceiling: with a tenth of uniform ones a step costs a fifth
+more.
 
 Atari: a round of Pong as its preset has it, but of ROUND local steps. The floor of sampling is ALE's own vectoriser
 with random actions plus the bare network on as many frames; the floor of training adds the network passes that MFPO
 asks for, which are two gradients and the features that its value function sees. Give it one core (`taskset -c 0`):
-on several, threads that wait for work count as CPU time.
+on two, the CPU time of the same pass differed by a factor of two between runs.
 """
 
 import json
@@ -52,7 +53,7 @@ CHEETAH_CONFIG = {
     "fisher_samples": 256,
 }
 PONG, BLOCK = "ALE/Pong-v5", 32
-ROUND, PART = 100, 25  # local steps: of a whole round, and as many as of each of its parts are measured
+ROUND, PART = 100, 25  # local steps: in a round, whose games begin anew; and for which each of its parts is measured
 
 Call = Callable[[], Any]
 
