@@ -35,8 +35,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed atari": lambda: run_blocks.speed("speed-atari"),
     "speed off-policy": lambda: run_blocks.speed("speed-off-policy"),
     "ablations": study_blocks.ablations,
-    "locomotion": lambda: run_blocks.locomotion(run_blocks.ABLATED),
-    "baselines locomotion": lambda: run_blocks.locomotion(run_blocks.BASELINES),
+    "locomotion": lambda: run_blocks.against_paper(run_blocks.ABLATED, run_blocks.LOCOMOTION),
+    "baselines locomotion": lambda: run_blocks.against_paper(run_blocks.BASELINES, run_blocks.LOCOMOTION),
+    "atari": lambda: run_blocks.against_paper(run_blocks.BASELINES, run_blocks.ATARI),
     "bounds": study_blocks.bounds,
     "constants": study_blocks.constants,
     "untuned": run_blocks.untuned,
@@ -74,6 +75,10 @@ def figures() -> None:
         paths = [run.path for run in run_blocks.records(f"{name}-seed*")]
         title = f"MFPO on {env}, 10 agents, {len(paths)} seeds"
         figure(paths, threshold=threshold, title=title).savefig(IMAGES / f"{name}.png", dpi=150)
+    for run in run_blocks.records("pong-mfpo-seed0") + run_blocks.records("breakout-mfpo-seed0"):
+        env, agents = run.settings["env"], run.settings["agents"]
+        picture = figure([run.path], x="steps", title=f"MFPO on {env}, {agents} agents, one seed")
+        picture.savefig(IMAGES / f"{run.path.name.split('-')[0]}.png", dpi=150)
     study_blocks.speedup_figure().savefig(IMAGES / "speedup.png", dpi=150)
     plan_figure(Assumptions(agents=20, target_eps=0.001)).savefig(IMAGES / "plan.png", dpi=150)
 

@@ -95,7 +95,8 @@ BASELINES = {
     "FedPG-BR": "fedpg_br",
     "Fed-DQN": "fed_dqn",
 }
-PAPER = {  # MuJoCo only
+LOCOMOTION, ATARI = ("Hopper-v5", "HalfCheetah-v5"), ("ALE/Pong-v5", "ALE/Breakout-v5")
+PAPER = {
     "Hopper-v5": {"MFPO": "3,031 ± 69", "Fed-SAC": "2,446 ± 377", "FedPG-BR": "1,998 ± 298", "Fed-DQN": "1,855 ± 295"},
     "HalfCheetah-v5": {
         "MFPO": "10,795 ± 520",
@@ -103,15 +104,23 @@ PAPER = {  # MuJoCo only
         "FedPG-BR": "6,719 ± 754",
         "Fed-DQN": "6,056 ± 843",
     },
+    "ALE/Pong-v5": {"MFPO": "20.8 ± 0.2", "Fed-SAC": "18.8 ± 2.2", "FedPG-BR": "10.5 ± 9.2", "Fed-DQN": "14.6 ± 2.5"},
+    "ALE/Breakout-v5": {
+        "MFPO": "336.5 ± 42.1",
+        "Fed-SAC": "286.2 ± 54.3",
+        "FedPG-BR": "255.6 ± 47.8",
+        "Fed-DQN": "128.1 ± 51.6",
+    },
 }
 
 
-def locomotion(methods: dict[str, str]) -> str:
-    """MuJoCo at default settings: the runs of each method, next to the paper."""
+def against_paper(methods: dict[str, str], environments: tuple[str, ...]) -> str:
+    """The runs of each method at default settings, next to the paper."""
     rows = []
-    for env, printed in PAPER.items():
+    for env in environments:
+        digits = 0 if env in LOCOMOTION else 1
         for method, folder in methods.items():
-            runs = records(f"{env.split('-')[0].lower()}-{folder}-seed*")
+            runs = records(f"{env.split('/')[-1].split('-')[0].lower()}-{folder}-seed*")
             if not runs:
                 continue
             means = [run.summary["evaluation"]["mean"] for run in runs]
@@ -120,10 +129,10 @@ def locomotion(methods: dict[str, str]) -> str:
                 (
                     env,
                     method,
-                    f"{np.mean(means):,.0f}",
-                    " ".join(f"{mean:,.0f}" for mean in means),
+                    f"{np.mean(means):,.{digits}f}".replace("-", "−"),
+                    " ".join(f"{mean:,.{digits}f}" for mean in means).replace("-", "−"),
                     f"{steps / 1e6:.1f} million",
-                    printed.get(method, ""),
+                    PAPER[env].get(method, ""),
                 )
             )
     return markdown(("environment", "method", "score", "seeds", "environment steps, all agents", "the paper"), rows)

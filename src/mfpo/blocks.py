@@ -11,6 +11,16 @@ from mfpo.types import Copies, HostedEnv, Trajectories
 Flags = NDArray[np.bool_]  # [agents, columns], like everything here that is said of episodes
 
 
+def _flat(x: NDArray[Any]) -> NDArray[Any]:
+    """[agents, columns, ...] as [copies, ...], to look at or to write to."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _chosen(mask: Flags) -> Flags | slice:
+    """An index of [copies, ...]; where all are chosen, one that copies nothing."""
+    return slice(None) if mask.all() else mask.ravel()
+
+
 class Block:
     """The copies of some agents, a row for each agent, and where the episode in each of them stands."""
 
@@ -25,15 +35,16 @@ class Block:
         """Begin an episode in the columns of the mask."""
         if not mask.any():
             return
+        chosen = _chosen(mask)
         try:
-            shown = self._copies.reset(self._where[mask], None if seeds is None else seeds[mask])
+            shown = self._copies.reset(_flat(self._where)[chosen], None if seeds is None else _flat(seeds)[chosen])
         except CopyFailed as failure:
             raise self._failed(failure.copy, str(failure), "reset") from failure
         if not self.now.size:
             self.now = np.zeros((*mask.shape, *self.spec.observation_shape), shown.dtype)
         if self.spec.stack:
             self.now[mask] = 0
-        self._show(mask, shown)
+        self._show(chosen, shown)
         self.elapsed[mask], self._total[mask] = 0, 0.0
         self._check(mask, self.now, "reset", "an observation")
 
@@ -46,12 +57,14 @@ class Block:
         score = np.full(mask.shape, np.nan)
         if not mask.any():
             return reward, terminated, truncated, score
+        chosen = _chosen(mask)
         try:
-            outcome = self._copies.step(self._where[mask], action[mask])
+            outcome = self._copies.step(_flat(self._where)[chosen], _flat(action)[chosen])
         except CopyFailed as failure:
             raise self._failed(failure.copy, str(failure), "step") from failure
-        self._show(mask, outcome.shown)
-        reward[mask], terminated[mask], truncated[mask] = outcome.reward, outcome.terminated, outcome.truncated
+        self._show(chosen, outcome.shown)
+        _flat(reward)[chosen], _flat(terminated)[chosen] = outcome.reward, outcome.terminated
+        _flat(truncated)[chosen] = outcome.truncated
         self._check(mask, self.now, "step", "an observation")
         self._check(mask, reward, "step", "a reward")
         self.elapsed += mask
@@ -60,17 +73,21 @@ class Block:
         if outcome.score is None:
             score = np.where(terminated | truncated, self._total, np.nan)
         else:
-            score[mask] = outcome.score
+            _flat(score)[chosen] = outcome.score
         return reward, terminated, truncated, score
 
     def newest(self) -> NDArray[Any]:
         """What has to be kept of the observations: of frames that are stacked, the newest."""
         return self.now[:, :, -1].copy() if self.spec.stack else self.now.copy()
 
-    def _show(self, mask: Flags, shown: NDArray[Any]) -> None:
-        if self.spec.stack:
-            shown = np.concatenate([self.now[mask][:, 1:], shown[:, None]], axis=1)
-        self.now[mask] = shown
+    def _show(self, chosen: Flags | slice, shown: NDArray[Any]) -> None:
+        now = _flat(self.now)
+        if not self.spec.stack:
+            now[chosen] = shown
+            return
+        for frame in range(self.spec.stack - 1):
+            now[chosen, frame] = now[chosen, frame + 1]
+        now[chosen, -1] = shown
 
     def _check(self, mask: Flags, values: NDArray[Any], call: str, what: str) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
