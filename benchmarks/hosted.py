@@ -11,10 +11,10 @@ states as in the preset. The ceiling is `mujoco.rollout` with the controls that 
 no rewards, nothing recorded. Other controls would be another ceiling: with a tenth of uniform ones a step costs a fifth
 more.
 
-Atari: a round of Pong as its preset has it, but of ROUND local steps. The floor of sampling is ALE's own vectoriser
-with random actions plus the bare network on as many frames; the floor of training adds the network passes that MFPO
-asks for, which are two gradients and the features that its value function sees. Give it one core (`taskset -c 0`):
-on two, the CPU time of the same pass differed by a factor of two between runs.
+Atari: a round of Pong as its preset has it. The floor of sampling is ALE's own vectoriser with random actions plus the
+bare network on as many frames; the floor of training adds the vectoriser's own reset with seeds, once a round, and the
+network passes that MFPO asks for, which are two gradients and the features that its value function sees. Give it one
+core (`taskset -c 0`): on two, the CPU time of the same pass differed by a factor of two between runs.
 """
 
 import json
@@ -53,7 +53,7 @@ CHEETAH_CONFIG = {
     "fisher_samples": 256,
 }
 PONG, BLOCK = "ALE/Pong-v5", 32
-ROUND, PART = 100, 25  # local steps: in a round, whose games begin anew; and for which each of its parts is measured
+PART = 25  # local steps for which each part of a round is measured
 
 Call = Callable[[], Any]
 
@@ -131,8 +131,8 @@ def measure_mujoco() -> dict[str, float]:
     }
 
 
-def bare_games(games: int, steps: int) -> Call:
-    """So many steps of so many games in ALE's vectoriser."""
+def bare_games(games: int, steps: int) -> dict[str, Call]:
+    """ALE's vectoriser: so many games begin, and make so many steps."""
     from ale_py.vector_env import AtariVectorEnv
 
     rom, actions = atari.load(PONG)
@@ -144,7 +144,7 @@ def bare_games(games: int, steps: int) -> Call:
         for _ in range(steps):
             console.step(rng.integers(actions, size=games))
 
-    return run
+    return {"reset": lambda: console.reset(seed=0), "games": run}
 
 
 def bare_network(algorithm: Algorithm, agents: int) -> dict[str, Call]:
@@ -179,22 +179,23 @@ def bare_network(algorithm: Algorithm, agents: int) -> dict[str, Call]:
 def measure_atari() -> dict[str, float]:
     """What sampling and training cost on top of simulator and network."""
     env = envs.make(PONG)
-    settings, config = resolve_options({"env": PONG, "local_steps": ROUND})
+    settings, config = resolve_options({"env": PONG})
     agents = settings.agents
     algorithm = algorithms.make("mfpo", config, env.spec, agents)
     plan = algorithm.plan
-    parts = {"games": bare_games(agents * plan.episodes, plan.segment), **bare_network(algorithm, agents)}
-    parts["sampling"] = sampling(env, algorithm, agents, 1)
+    games = bare_games(agents * plan.episodes, plan.segment)
+    of_a_round = {"reset": games.pop("reset"), "training": training(env, algorithm, agents)}
+    parts = games | bare_network(algorithm, agents) | {"sampling": sampling(env, algorithm, agents, 1)}
     as_long = {name: lambda call=call: [call() for _ in range(PART)] for name, call in parts.items()}
-    cpu, wall = interleaved(as_long | {"training": training(env, algorithm, agents)}, repeats=3)
+    cpu, wall = interleaved(as_long | of_a_round, repeats=3)
     a_step = agents * plan.episodes * plan.segment
     for of in (cpu, wall):
         for name in of:
-            of[name] /= a_step * (ROUND if name == "training" else PART)
+            of[name] /= a_step * (plan.local_steps if name in of_a_round else PART)
     result = {f"{name}, CPU-ms per agent step": round(1e3 * cpu[name], 3) for name in cpu}
     for words, of in (("CPU seconds", cpu), ("seconds", wall)):
         floor = of["games"] + of["forward"]
-        whole = floor + of["features"] + 2 * of["gradient"]
+        whole = floor + of["reset"] + of["features"] + 2 * of["gradient"]
         result[f"sampling, {words}, over games and forward"] = round(of["sampling"] / floor, 3)
         result[f"training, {words}, over games and all passes"] = round(of["training"] / whole, 3)
     return result

@@ -59,7 +59,7 @@ def clocks(
     """The world, a counter of the steps taken in it, and what was opened."""
     steps, opened = [0], []
 
-    def open_(worlds: Sequence[World], learning: bool = False) -> Clocks:
+    def open_(worlds: Sequence[World], learning: bool = False, together: int = 1) -> Clocks:
         opened.append(Clocks(worlds, fail, steps))
         return opened[-1]
 

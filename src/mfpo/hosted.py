@@ -55,10 +55,12 @@ class _Minds:
 class _Strip:
     """Some columns of every agent, with the device that evaluates their policies."""
 
-    def __init__(self, env: HostedEnv, agents: int, columns: slice, device: Any, learning: bool) -> None:
+    def __init__(
+        self, env: HostedEnv, agents: int, columns: slice, device: Any, learning: bool, together: bool
+    ) -> None:
         self.env, self.columns, self.device = env, columns, device
         self.width = columns.stop - columns.start
-        self.copies = open_copies(env, agents, self.width, learning)
+        self.copies = open_copies(env, agents, self.width, learning, together)
         self.streams: dict[tuple[int, ...], Block] = {}  # of segments, by the agents they belong to
 
     def block(self, ids: NDArray[Any]) -> Block:
@@ -66,11 +68,16 @@ class _Strip:
         return Block(self.env, self.copies, ids, self.width)
 
 
-def _strips(env: HostedEnv, agents: int, columns: int, devices: Sequence[Any], learning: bool) -> list[_Strip]:
-    """All columns, in as many strips as there are devices that are worth their threads."""
+def _strips(
+    env: HostedEnv, agents: int, columns: int, devices: Sequence[Any], learning: bool, together: bool = False
+) -> list[_Strip]:
+    """All columns, in as many strips as there are devices that are worth their threads.
+
+    `together`: the columns of an agent are all stepped at once.
+    """
     n = max(min(len(devices), columns, agents * columns // WORTH_A_STRIP), 1) if env.parallel else 1
     ends = [round(i * columns / n) for i in range(n + 1)]
-    return [_Strip(env, agents, slice(ends[i], ends[i + 1]), devices[i], learning) for i in range(n)]
+    return [_Strip(env, agents, slice(ends[i], ends[i + 1]), devices[i], learning, together) for i in range(n)]
 
 
 T = TypeVar("T")
@@ -89,8 +96,10 @@ Play = Callable[[_Strip, PyTree, Array, NDArray[np.uint64], NDArray[Any], int], 
 # strip, actors, keys and seeds of its columns, ids, step -> its trajectories
 
 
-def _sampler(env: HostedEnv, agents: int, columns: int, devices: Sequence[Any] | None, play: Play) -> Sampler:
-    strips = _strips(env, agents, columns, devices or jax.devices(), learning=True)
+def _sampler(
+    env: HostedEnv, agents: int, columns: int, devices: Sequence[Any] | None, play: Play, together: bool = False
+) -> Sampler:
+    strips = _strips(env, agents, columns, devices or jax.devices(), learning=True, together=together)
     pool = ThreadPoolExecutor(len(strips))
 
     def sample(actors: PyTree, keys: Key, ids: Array, step: Array) -> Trajectories:
@@ -175,7 +184,7 @@ def segment_sampler(
             running = ~truncated
         return batch
 
-    return _sampler(env, agents, columns, devices, play)
+    return _sampler(env, agents, columns, devices, play, together=True)
 
 
 def hosted_scores(env: HostedEnv, act: Act, actor: PyTree, key: Key, agent: int, episodes: int) -> NDArray[np.float64]:
@@ -225,10 +234,11 @@ def _play(
     return scores
 
 
-def open_copies(env: HostedEnv, agents: int, columns: int, learning: bool) -> Copies:
+def open_copies(env: HostedEnv, agents: int, columns: int, learning: bool, together: bool) -> Copies:
     """`columns` copies of every agent's world."""
     worlds = [dict(world) for world in env.worlds] or [{}] * agents
-    return env.open([world for world in worlds for _ in range(columns)], learning=learning)
+    rows = [world for world in worlds for _ in range(columns)]
+    return env.open(rows, learning=learning, together=columns if together else 1)
 
 
 def _addresses(keys: Key, columns: int) -> tuple[Array, NDArray[np.uint64]]:

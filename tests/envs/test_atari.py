@@ -24,8 +24,8 @@ from mfpo.types import TIME_BLOCK, Array, Discrete, Key, Outcome
 BREAKOUT, INVADERS = "ALE/Breakout-v5", "ALE/SpaceInvaders-v5"  # random games of 5 and 3 lives: 150 and 350 steps
 
 
-def opened(name: str, *worlds: dict[str, float], learning: bool = False) -> ours.Consoles:
-    copies = ours.make(name).open(worlds, learning=learning)
+def opened(name: str, *worlds: dict[str, float], learning: bool = False, together: int = 1) -> ours.Consoles:
+    copies = ours.make(name).open(worlds, learning=learning, together=together)
     assert isinstance(copies, ours.Consoles)
     return copies
 
@@ -149,6 +149,36 @@ def test_seeds_decide_everything(learning: bool) -> None:
         if outcome.terminated[0]:
             assert np.array_equal(alone.reset(here, None), among.reset(there, None))
     assert games >= 2 and (episodes > games) == learning
+
+
+def test_together_they_do_what_they_do_alone() -> None:
+    """Two groups of two, of which the second is in another world; lives are lost and games begun at different times."""
+    n, worlds, begun = 4, [{}, {}, {"sticky": 0.0}, {"sticky": 0.0}], 0
+    alone, grouped = (opened(BREAKOUT, *worlds, learning=True, together=together) for together in (1, 2))
+    assert len(alone.ales) == 4 and len(grouped.ales) == 2
+    everyone = np.arange(n)
+    for copies in (alone, grouped):
+        copies.reset(everyone, seeds(*range(n)))
+    for action in actions(BREAKOUT, 300, n):
+        expected = alone.step(everyone, action)
+        assert same(grouped.step(everyone, action), expected)
+        ended, begun = everyone[expected.terminated], begun + int(alone.over.sum())
+        assert np.array_equal(grouped.reset(ended, None), alone.reset(ended, None))
+    assert begun >= 2
+
+
+def test_one_of_a_group_that_is_left_out_has_to_begin_anew() -> None:
+    copies, action = opened(BREAKOUT, {}, {}, learning=True, together=2), np.array([1])
+    alone = opened(BREAKOUT, {}, learning=True)
+    copies.reset(np.arange(2), seeds(1, 2))
+    alone.reset(np.array([0]), seeds(1))
+    assert same(copies.step(np.array([0]), action), alone.step(np.array([0]), action))
+    with pytest.raises(CopyFailed, match="no other has begun") as failure:
+        copies.step(np.array([1]), action)
+    assert failure.value.copy == 1
+    copies.reset(np.array([1]), None)
+    outcome = copies.step(np.arange(2), np.array([1, 1]))
+    assert np.array_equal(outcome.shown[0], alone.step(np.array([0]), action).shown[0]) and copies.lives[1] == 5
 
 
 def test_copies_do_not_depend_on_each_other() -> None:

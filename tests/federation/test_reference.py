@@ -151,7 +151,7 @@ class Arms:
 
 
 def hosted(broken: bool = False) -> HostedEnv:
-    return HostedEnv(SPEC, None, lambda worlds, learning=False: Arms(worlds, broken))
+    return HostedEnv(SPEC, None, lambda worlds, **_: Arms(worlds, broken))
 
 
 def test_with_a_hosted_environment_it_is_measured_on_the_host() -> None:

@@ -242,7 +242,7 @@ class Line:
 
 
 def hosted(worlds: tuple[Any, ...] = (), copies: type[Line] = Line) -> HostedEnv:
-    return HostedEnv(USUAL.spec, None, lambda worlds, learning=False: copies(worlds, learning), worlds=worlds)
+    return HostedEnv(USUAL.spec, None, lambda worlds, learning=False, **_: copies(worlds, learning), worlds=worlds)
 
 
 @both_engines

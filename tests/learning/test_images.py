@@ -102,7 +102,7 @@ class Films:
         pass
 
 
-FILM = HostedEnv(SPEC, None, lambda worlds, learning=False: Films(len(worlds)))
+FILM = HostedEnv(SPEC, None, lambda worlds, **_: Films(len(worlds)))
 
 
 def look(actor, obs, key):
@@ -148,7 +148,7 @@ class Signs(Films):
         return Outcome(self.show(which), right, never, never)
 
 
-SIGNS = HostedEnv(SMALL, None, lambda worlds, learning=False: Signs(len(worlds)))
+SIGNS = HostedEnv(SMALL, None, lambda worlds, **_: Signs(len(worlds)))
 
 
 @pytest.mark.parametrize(

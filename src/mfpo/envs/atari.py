@@ -1,7 +1,8 @@
 """Atari games, ALE's v5 as Gymnasium vectorises them: each action lasts 4 frames, what is seen is grey, 84 by 84.
 
-A game begins with up to 30 idle frames and, where the game waits for it, with the fire button. Every copy is a
-vectoriser of its own: within one, some copies cannot be stepped without the others.
+A game begins with up to 30 idle frames and, where the game waits for it, with the fire button. Copies that are stepped
+together share one of ALE's vectorisers, within which some cannot be stepped without the others; any other copy has one
+of its own, which costs a sixteenth more.
 """
 
 import contextlib
@@ -30,13 +31,13 @@ class World(NamedTuple):
     sticky: float = 0.25  # the probability that a frame repeats the action before instead of the one given
 
 
-def create(rom: str, world: World) -> Any:
-    """A single copy, which shows its newest frame and the rewards of the game."""
+def create(rom: str, world: World, copies: int = 1) -> Any:
+    """A vectoriser, which shows the newest frame of every copy and the rewards of the game."""
     from ale_py.vector_env import AtariVectorEnv
 
     how: dict[str, Any] = {"stack_num": 1, "reward_clipping": False, "max_num_frames_per_episode": ENDLESS}
     with contextlib.redirect_stdout(io.StringIO()):  # ale-py tells of every use of ALE_ROMS_DIR
-        return AtariVectorEnv(rom, num_envs=1, repeat_action_probability=world.sticky, **how).ale
+        return AtariVectorEnv(rom, num_envs=copies, repeat_action_probability=world.sticky, **how).ale
 
 
 @functools.cache
@@ -72,9 +73,9 @@ def check(name: str, given: Mapping[str, float]) -> World:
 class Consoles:
     """`Copies` of one game. Where they are for `learning`, a life is an episode, and rewards are -1, 0 or 1."""
 
-    def __init__(self, rom: str, actions: int, worlds: Sequence[World], learning: bool) -> None:
-        self.actions, self.learning = actions, learning
-        self.ales = [create(rom, world) for world in worlds]
+    def __init__(self, rom: str, actions: int, worlds: Sequence[World], learning: bool, together: int) -> None:
+        self.actions, self.learning, self.together = actions, learning, together
+        self.ales = [create(rom, world, together) for world in worlds[::together]]
         self.frames = np.zeros((len(worlds), 84, 84), np.uint8)  # the newest of each
         self.lives = np.zeros(len(worlds), np.int32)
         self.total = np.zeros(len(worlds))  # what the running games were worth
@@ -84,19 +85,21 @@ class Consoles:
     def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> NDArray[np.uint8]:
         """Begin games; but without a seed, go on with one that has lives left."""
         new = which[~self.goes_on[which]] if seeds is None else which
-        short = [UNSEEDED] * len(new) if seeds is None else (seeds >> np.uint64(33)).tolist()  # ALE takes 31 bits
+        ale_seeds = np.full(len(new), UNSEEDED) if seeds is None else (seeds >> np.uint64(33)).astype(int)  # of 31 bits
+        groups = new // self.together
         with ThreadPoolExecutor() as pool:  # a seed makes ALE load its ROM again, which takes 0.1 s
-            list(pool.map(self.begin, new.tolist(), short))
+            list(pool.map(lambda g: self.begin(g, new[groups == g], ale_seeds[groups == g]), set(groups.tolist())))
         self.total[new], self.over[new], self.goes_on[new] = 0.0, False, False
         return self.frames[which]
 
-    def begin(self, copy: int, seed: int) -> None:
-        """Begin a game."""
+    def begin(self, group: int, copies: NDArray[np.intp], seeds: NDArray[np.int_]) -> None:
+        """Begin games in some copies of a group."""
+        within = copies - group * self.together
         try:
-            shown, info = self.ales[copy].reset([0], [seed])
+            shown, info = self.ales[group].reset(within.tolist(), seeds.tolist())
         except Exception as error:
-            raise CopyFailed(copy, f"{type(error).__name__}: {error}") from error
-        self.frames[copy], self.lives[copy] = shown[0, 0], info["lives"][0]
+            raise CopyFailed(int(copies[0]), f"{type(error).__name__}: {error}") from error
+        self.frames[copies], self.lives[copies] = shown[within, 0], info["lives"][within]
 
     def step(self, which: NDArray[np.intp], action: NDArray[Any]) -> Outcome:
         """One step in each. ALE itself waits for ever on an impossible action, and after a game begins the next."""
@@ -106,25 +109,27 @@ class Consoles:
             raise CopyFailed(int(which[wrong][0]), reason)
         if self.over[which].any():
             raise CopyFailed(int(which[self.over[which]][0]), "its game is over, and no other has begun")
-        n, copies = len(which), which.tolist()
-        shown, raw = np.empty((n, 84, 84), np.uint8), np.empty((n, 1), np.float32)
-        over, lives = np.empty((n, 1), np.bool_), np.empty((n, 1), np.int32)
+        raw, lives = np.zeros(len(self.frames), np.float32), self.lives[which]
+        pressed, left_out = np.zeros(len(self.frames), np.int64), np.ones(len(self.frames), np.bool_)
+        pressed[which], left_out[which] = action, False
+        groups = sorted(set((which // self.together).tolist()))
+        rows = [slice(group * self.together, (group + 1) * self.together) for group in groups]
         try:
-            for i, a in zip(copies, action.tolist(), strict=True):
-                self.ales[i].send([a], [1.0])
-            for row, i in enumerate(copies):
-                frame, raw[row], over[row], _, info = self.ales[i].recv()
-                shown[row], lives[row] = frame[0, 0], info["lives"]
+            for group, row in zip(groups, rows, strict=True):
+                self.ales[group].send(pressed[row].tolist(), [1.0] * self.together)
+            for group, row in zip(groups, rows, strict=True):
+                shown, raw[row], self.over[row], _, info = self.ales[group].recv()
+                self.frames[row], self.lives[row] = shown[:, 0], info["lives"]
+                self.over[row] |= left_out[row]
+                self.goes_on[row] &= ~left_out[row]
         except BaseException as error:
             self.close()  # what nobody received would pass for the results of later steps
             if isinstance(error, Exception):
-                raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
+                raise CopyFailed(row.start, f"{type(error).__name__}: {error}") from error
             raise
-        reward, terminated, left = raw[:, 0], over[:, 0], lives[:, 0]
-        lost = left < self.lives[which]
-        self.frames[which], self.lives[which], self.over[which] = shown, left, terminated
+        reward, terminated, lost = raw[which], self.over[which], self.lives[which] < lives
         self.total[which] += reward
-        uncut = np.zeros(n, np.bool_)
+        shown, uncut = self.frames[which], np.zeros(len(which), np.bool_)
         if not self.learning:
             return Outcome(shown, reward, terminated, uncut)
         score = np.where(terminated, self.total[which], np.nan)
@@ -141,7 +146,7 @@ def make(name: str) -> HostedEnv:
     rom, actions = load(name)
     spec = EnvSpec(name, (4, 84, 84), Discrete(actions), HORIZON, stack=4)
 
-    def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False) -> Consoles:
-        return Consoles(rom, actions, [check(name, world) for world in worlds], learning)
+    def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False, together: int = 1) -> Consoles:
+        return Consoles(rom, actions, [check(name, world) for world in worlds], learning, together)
 
     return HostedEnv(spec, World(), open_)

@@ -59,7 +59,9 @@ class Copy(NamedTuple):
 class _Copies:
     """The environments, stepped one after the other in this thread."""
 
-    def __init__(self, registration: Any, spec: EnvSpec, worlds: Sequence[World], learning: bool = False) -> None:
+    def __init__(
+        self, registration: Any, spec: EnvSpec, worlds: Sequence[World], learning: bool = False, together: int = 1
+    ) -> None:
         self._copies: list[Copy] = []
         self._size = spec.observation_shape[0]
         try:

@@ -6,6 +6,7 @@ it.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from mfpo.learning import trees
@@ -86,5 +87,7 @@ def normalise_frames(s: Statistics | tuple[()], x: Array) -> Array:
     mean, scale = jnp.float32(GREY), jnp.float32(1.0)
     if s:
         mean, scale = jnp.where(s.n > 0, s.mean, mean), jnp.where(s.n > 0, UNIT / deviation(s), scale)
+    # without the barrier XLA takes the root again for every frame
+    mean, scale = jax.lax.optimization_barrier((mean, scale))  # type: ignore[no-untyped-call]
     standard = jnp.clip(jnp.round((x - mean) * scale), -127, 127).astype(jnp.int8)
-    return jnp.where(jnp.any(x > 0, axis=(-2, -1), keepdims=True), standard, 0)
+    return jnp.where(jnp.max(x, axis=(-2, -1), keepdims=True) > 0, standard, 0)
