@@ -119,7 +119,7 @@ def measure_mujoco() -> dict[str, float]:
     algorithm = algorithms.make("mfpo", config, env.spec, AGENTS)
     sample = sampling(env, algorithm, AGENTS, 0)
     parts = {"open loop": open_loop(sample), "sampling": sample, "training": training(env, algorithm, AGENTS)}
-    cpu, wall = interleaved(parts, repeats=3)
+    cpu, wall = interleaved(parts, repeats=5)
     steps = AGENTS * COLUMNS * CHEETAH_STEPS
     return {
         "open loop, steps per CPU-second": round(steps / cpu["open loop"]),

@@ -25,6 +25,7 @@ NAMES = ("inprocess",)
 
 Spec: Any = PartitionSpec
 gather: Any = jax.lax.with_sharding_constraint
+LARGE = 2**25  # bytes; an agent with a replay is changed in place, a smaller one learns faster if it is not
 EVERYWHERE, BY_AGENT, BY_STEP_AND_AGENT = Spec(), Spec("agents"), Spec(None, "agents")
 
 
@@ -104,12 +105,15 @@ def hosted_round(
     part = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
     plain = federation_round.make_work(algorithm, faults)
     everyones = (EVERYWHERE,) * 3  # seed, round, step
-    spent = () if unreliable(faults) else 0  # a replay is large: it is changed in place unless it may be needed again
+    agent = jax.eval_shape(lambda: algorithm.join(jax.random.key(0)))
+    in_place = 0 if federation_round.count_bytes(agent) >= LARGE else ()
+    spent = () if unreliable(faults) else in_place  # not if it may be needed again
     work = Work(
         receive=jax.jit(part(plain.receive, in_specs=(BY_AGENT, EVERYWHERE), out_specs=BY_AGENT), donate_argnums=spent),
         prepare=jax.jit(part(plain.prepare, in_specs=(BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT)),
         learn=jax.jit(
-            part(plain.learn, in_specs=(BY_AGENT, BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT), donate_argnums=0
+            part(plain.learn, in_specs=(BY_AGENT, BY_AGENT, BY_AGENT, *everyones), out_specs=BY_AGENT),
+            donate_argnums=in_place,
         ),
         upload=jax.jit(part(plain.upload, in_specs=(BY_AGENT,), out_specs=BY_AGENT)),
         lie=plain.lie and jax.jit(plain.lie),
