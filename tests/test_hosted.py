@@ -18,10 +18,16 @@ COLUMNS = 3
 
 
 class Clocks:
-    """An episode lasts as many steps as the action says; step number h is worth h. Shows (seed, elapsed)."""
+    """An episode lasts as many steps as the action says; step number h is worth h. Shows (seed, elapsed).
 
-    def __init__(self, worlds: Sequence[World], fail: Callable[[int, int], str], steps: list[int]) -> None:
-        self.worlds, self.fail, self.steps = worlds, fail, steps
+    Of those that are stepped together, one that is left out has to be reset before it is stepped again.
+    """
+
+    def __init__(
+        self, worlds: Sequence[World], fail: Callable[[int, int], str], steps: list[int], together: int
+    ) -> None:
+        self.worlds, self.fail, self.steps, self.together = worlds, fail, steps, together
+        self.left_out = np.zeros(len(worlds), bool)
         self.elapsed, self.seeds = np.zeros(len(worlds), int), np.zeros(len(worlds))
         self.closed = False
 
@@ -29,12 +35,15 @@ class Clocks:
         return np.stack([self.seeds[which], self.elapsed[which]], axis=1).astype(np.float32)
 
     def reset(self, which: np.ndarray, seeds: np.ndarray | None) -> np.ndarray:
-        self.elapsed[which] = 0
+        self.elapsed[which], self.left_out[which] = 0, False
         self.seeds[which] = self.seeds[which] + 1 if seeds is None else seeds % np.uint64(1000)
         return self._show(which)
 
     def step(self, which: np.ndarray, action: np.ndarray) -> Any:
         assert len(which), "nobody is stepped in vain"
+        assert not self.left_out[which].any(), "who was left out was reset"
+        self.left_out |= np.isin(np.arange(len(self.worlds)) // self.together, which // self.together)
+        self.left_out[which] = False
         self.elapsed[which] += 1
         self.steps[0] += len(which)
         obs, reward = self._show(which), self.elapsed[which].astype(np.float32)
@@ -60,7 +69,7 @@ def clocks(
     steps, opened = [0], []
 
     def open_(worlds: Sequence[World], learning: bool = False, together: int = 1) -> Clocks:
-        opened.append(Clocks(worlds, fail, steps))
+        opened.append(Clocks(worlds, fail, steps, together))
         return opened[-1]
 
     spec = EnvSpec("Clocks", (2,), Box((0.0,), (1000.0,)), horizon)
@@ -101,6 +110,13 @@ def test_whole_episodes_are_those_of_the_pure_sampler() -> None:
     for name in ("reward", "live", "terminated", "truncated", "length", "score"):
         assert np.array_equal(getattr(ours, name), np.asarray(getattr(theirs, name))), name
     assert np.array_equal(ours.last_obs[..., 1], np.asarray(theirs.last_obs)[..., 1])
+
+
+def test_an_agents_segments_are_stepped_together_and_its_episodes_are_not() -> None:
+    env, _, opened = clocks(horizon=20)
+    segment_sampler(env, act, 2, COLUMNS, TIME_BLOCK)
+    episode_sampler(env, act, 2, COLUMNS)
+    assert [copies.together for copies in opened] == [COLUMNS, 1]
 
 
 def test_a_finished_episode_costs_nothing() -> None:

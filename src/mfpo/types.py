@@ -76,7 +76,10 @@ class Copies(Protocol):
         """
 
     def step(self, which: NDArray[np.intp], action: NDArray[Any]) -> "Outcome":
-        """One step in each. Copies that are not named cost nothing. Which copy failed is told by `CopyFailed`."""
+        """One step in each. Copies that are not named cost nothing, unless they were opened to be stepped together.
+
+        Which copy failed is told by `CopyFailed`.
+        """
 
     def close(self) -> None:
         """Free what the copies hold."""
