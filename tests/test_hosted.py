@@ -244,17 +244,20 @@ def by_seed(actor: Array, obs: Array, key: Key) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("segment", [0, TIME_BLOCK])
-def test_strips_of_columns_make_the_same_batch_as_the_whole(segment: int) -> None:
-    def run(parallel: bool) -> tuple[list[Trajectories], int]:
-        env, _, opened = clocks(horizon=30)
-        agents, columns, devices = 3, 8, jax.devices() * 3
+@pytest.mark.parametrize(("devices", "ids"), [(3, (0, 1, 2)), (2, (0, 1, 2)), (3, (0, 2)), (3, (1,))])
+def test_strips_make_the_same_batch_as_the_whole(segment: int, devices: int, ids: tuple[int, ...]) -> None:
+    """Three agents in strips of one agent each, or of half of the columns of all; some or all of them sample."""
+    bonuses = tuple((("bonus", float(agent)),) for agent in range(3))
+
+    def run(parallel: bool) -> tuple[list[Trajectories], list[int]]:
+        env, _, opened = clocks(horizon=30, worlds=bonuses)
         make = partial(segment_sampler, length=segment) if segment else episode_sampler
-        sampler = make(env._replace(parallel=parallel), by_seed, agents, columns, devices=devices)
-        steps = [sampler(jnp.zeros(3), keys_of(range(3)), jnp.arange(3), jnp.int32(step)) for step in range(2)]
-        return steps, len(opened)
+        sampler = make(env._replace(parallel=parallel), by_seed, 3, 8, devices=jax.devices() * devices)
+        steps = [sampler(jnp.zeros(len(ids)), keys_of(ids), jnp.array(ids), jnp.int32(step)) for step in range(2)]
+        return steps, [len(copies.worlds) for copies in opened]
 
     (whole, one), (joined, several) = run(False), run(True)
-    assert (one, several) == (1, 3)
+    assert (one, several) == ([24], [24 // devices] * devices)
     assert len(np.unique(whole[0].live.sum(axis=1))) > 3 or segment
     for expected, found in zip(whole, joined, strict=True):
         for name, x, y in zip(Trajectories._fields, expected, found, strict=True):
@@ -265,9 +268,10 @@ def test_strips_of_columns_make_the_same_batch_as_the_whole(segment: int) -> Non
 
 def test_the_failure_of_one_strip_is_that_of_the_batch() -> None:
     env, _, _ = clocks(horizon=30, fail=lambda copy, h: "raise" if (copy, h) == (4, 4) else "")
-    sampler = episode_sampler(env._replace(parallel=True), act, 2, 8, devices=jax.devices() * 2)
-    with pytest.raises(StepFailed, match="^The environment Clocks of agent 1 failed in step 4 of its episode"):
-        sampler(jnp.full(2, 9.0), keys_of(range(2)), jnp.arange(2), jnp.int32(0))
+    for agents, failing in ((3, 1), (2, 0)):  # strips of four columns of each agent, or of one agent each
+        sampler = episode_sampler(env._replace(parallel=True), act, agents, 8, devices=jax.devices() * 2)
+        with pytest.raises(StepFailed, match=f"^The environment Clocks of agent {failing} failed in step 4 of its ep"):
+            sampler(jnp.full(agents, 9.0), keys_of(range(agents)), jnp.arange(agents), jnp.int32(0))
 
 
 def test_evaluation_in_strips_plays_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,14 @@ def _chosen(mask: Flags) -> Flags | slice:
 
 
 class Block:
-    """The copies of some agents, a row for each agent, and where the episode in each of them stands."""
+    """The copies of some agents, a row for each agent, and where the episode in each of them stands.
 
-    def __init__(self, env: HostedEnv, copies: Copies, ids: NDArray[Any], columns: int) -> None:
+    There are copies for every agent from the `first` on.
+    """
+
+    def __init__(self, env: HostedEnv, copies: Copies, ids: NDArray[Any], columns: int, first: int = 0) -> None:
         self.spec, self._copies, self._ids = env.spec, copies, ids
-        self._where = ids[:, None] * columns + np.arange(columns)
+        self._where = (ids - first)[:, None] * columns + np.arange(columns)
         self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
         self._total = np.zeros(self._where.shape)  # and what they were worth
         self.now: NDArray[Any] = np.zeros(0)  # [agents, columns, ...] observations

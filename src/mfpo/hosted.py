@@ -1,7 +1,7 @@
 """Sampling from hosted environments: the episodes of all agents advance as one batch, driven from the host.
 
 Per step of time, one compiled call evaluates the policies of all agents and one call steps every copy whose episode is
-running. Where several cores can step an environment, each has a strip of the columns to itself, so that one strip's
+running. Where several cores can step an environment, each has a strip of the batch to itself, so that one strip's
 policies are evaluated while another's copies are stepped. Seeds and keys are addressed as in `rollout`, so a resumed
 run meets the same episodes.
 """
@@ -53,31 +53,42 @@ class _Minds:
 
 
 class _Strip:
-    """Some columns of every agent, with the device that evaluates their policies."""
+    """Some columns of some agents, with the device that evaluates their policies."""
 
     def __init__(
-        self, env: HostedEnv, agents: int, columns: slice, device: Any, learning: bool, together: bool
+        self, env: HostedEnv, agents: slice, columns: slice, device: Any, learning: bool, together: bool
     ) -> None:
-        self.env, self.columns, self.device = env, columns, device
+        self.env, self.agents, self.columns, self.device = env, agents, columns, device
         self.width = columns.stop - columns.start
         self.copies = open_copies(env, agents, self.width, learning, together)
         self.streams: dict[tuple[int, ...], Block] = {}  # of segments, by the agents they belong to
 
+    def rows(self, ids: NDArray[Any]) -> slice:
+        """Which of these agents, whose numbers ascend, are here."""
+        return slice(*np.searchsorted(ids, (self.agents.start, self.agents.stop)).tolist())
+
     def block(self, ids: NDArray[Any]) -> Block:
-        """The columns of these agents."""
-        return Block(self.env, self.copies, ids, self.width)
+        """The columns of these agents, all of which are here."""
+        return Block(self.env, self.copies, ids, self.width, self.agents.start)
 
 
 def _strips(
     env: HostedEnv, agents: int, columns: int, devices: Sequence[Any], learning: bool, together: bool = False
 ) -> list[_Strip]:
-    """All columns, in as many strips as there are devices that are worth their threads.
+    """The whole batch, in as many strips as there are devices that are worth their threads.
 
-    `together`: the columns of an agent are all stepped at once.
+    A strip is of whole agents if that comes out even, so that a core needs no more policies than it must; else of some
+    columns of every agent. `together`: the columns of an agent are all stepped at once.
     """
-    n = max(min(len(devices), columns, agents * columns // WORTH_A_STRIP), 1) if env.parallel else 1
-    ends = [round(i * columns / n) for i in range(n + 1)]
-    return [_Strip(env, agents, slice(ends[i], ends[i + 1]), devices[i], learning, together) for i in range(n)]
+    n = max(min(len(devices), agents * columns // WORTH_A_STRIP), 1) if env.parallel else 1
+    if agents % n == 0:
+        each = agents // n
+        parts = [(slice(i * each, (i + 1) * each), slice(0, columns)) for i in range(n)]
+    else:
+        n = min(n, columns)
+        ends = [round(i * columns / n) for i in range(n + 1)]
+        parts = [(slice(0, agents), slice(ends[i], ends[i + 1])) for i in range(n)]
+    return [_Strip(env, *part, devices[i], learning, together) for i, part in enumerate(parts)]
 
 
 T = TypeVar("T")
@@ -107,22 +118,26 @@ def _sampler(
         who, when = np.asarray(ids), int(step)
 
         def work(strip: _Strip) -> Trajectories:
-            mine = strip.columns
-            minds, draws = jax.device_put((actors, column_keys[:, mine]), strip.device)
-            return play(strip, minds, draws, seeds[:, mine], who, when)
+            rows, mine = strip.rows(who), (strip.rows(who), strip.columns)
+            some = actors if len(who[rows]) == len(who) else jax.tree.map(lambda x: x[rows], actors)
+            minds, draws = jax.device_put((some, column_keys[mine]), strip.device)
+            return play(strip, minds, draws, seeds[mine], who[rows], when)
 
-        return _join(_at_once(work, strips, pool))
+        return _join(_at_once(work, [strip for strip in strips if who[strip.rows(who)].size], pool), len(who))
 
     return sample
 
 
-def _join(strips: list[Trajectories]) -> Trajectories:
-    """The trajectories of all columns."""
+def _join(strips: list[Trajectories], agents: int) -> Trajectories:
+    """The trajectories of all columns of so many agents."""
     if len(strips) == 1:
         return strips[0]
-    *timed, last_obs, length, score = zip(*strips, strict=True)
-    batch: Any = [np.concatenate(parts, axis=2) for parts in timed]  # [agents, time, columns, ...]
-    batch += [np.concatenate(last_obs, axis=1), np.max(length, axis=0), np.concatenate(score, axis=1)]
+    *timed, last_obs, length, score = zip(*strips, strict=True)  # timed is [agents, time, columns, ...]
+    if len(length[0]) < agents:
+        batch: Any = [np.concatenate(parts) for parts in (*timed, last_obs, length, score)]
+    else:
+        batch = [np.concatenate(parts, axis=2) for parts in timed]
+        batch += [np.concatenate(last_obs, axis=1), np.max(length, axis=0), np.concatenate(score, axis=1)]
     return Trajectories(*batch)
 
 
@@ -234,9 +249,9 @@ def _play(
     return scores
 
 
-def open_copies(env: HostedEnv, agents: int, columns: int, learning: bool, together: bool) -> Copies:
-    """`columns` copies of every agent's world."""
-    worlds = [dict(world) for world in env.worlds] or [{}] * agents
+def open_copies(env: HostedEnv, agents: slice, columns: int, learning: bool, together: bool) -> Copies:
+    """`columns` copies of the world of each of these agents."""
+    worlds = [dict(world) for world in env.worlds[agents]] or [{}] * (agents.stop - agents.start)
     rows = [world for world in worlds for _ in range(columns)]
     return env.open(rows, learning=learning, together=columns if together else 1)
 

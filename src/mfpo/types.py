@@ -64,9 +64,10 @@ class PureEnv(NamedTuple):
 
 
 class Copies(Protocol):
-    """Many copies of a hosted environment, stepped as one batch. `which` holds the indices of the copies meant.
+    """Many copies of a hosted environment, stepped as one batch.
 
-    What a copy shows is an observation, or its newest frame if the spec stacks frames.
+    `which` holds the numbers of the copies meant, in ascending order. What a copy shows is an observation, or its
+    newest frame if the spec stacks frames.
     """
 
     def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> NDArray[Any]:

@@ -54,14 +54,6 @@ def test_weights_do_not_learn_by_what_all_images_have_in_common():
             assert float(jnp.linalg.norm(same.w)) < 1e-3 * size
 
 
-def test_a_product_learns_by_what_differs():
-    x, w, wanted = (jax.random.normal(jax.random.key(i), size) for i, size in enumerate([(6, 5), (5, 3), (6, 3)]))
-    np.testing.assert_allclose(images._product(x, w), x @ w, rtol=1e-5, atol=1e-5)
-    of_x, of_w = jax.grad(lambda x, w: jnp.sum(images._product(x, w) * wanted), (0, 1))(x, w)
-    np.testing.assert_allclose(of_x, wanted @ w.T, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(of_w, (x - x.mean(axis=0)).T @ wanted, rtol=1e-5, atol=1e-5)
-
-
 def test_a_policy_on_frames_shares_its_trunk():
     head = make_policy(SPEC._replace(observation_shape=(images.UNITS,)), (), "relu", 1.0, "tanh")
     policy = images.on_frames(head, SPEC.observation_shape)

@@ -35,7 +35,7 @@ from mfpo.learning import acting, estimators, normalisation, schedules, steps, t
 from mfpo.learning import critic as value_function
 from mfpo.learning.gradients import log_probs
 from mfpo.learning.nets import ACTIVATIONS, Layers, apply_mlp
-from mfpo.learning.policies import SQUASHES, Policy, decide, distributions, look
+from mfpo.learning.policies import SQUASHES, Policy, distributions, look
 from mfpo.learning.timeline import map_over_time, over_time
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
 
@@ -230,7 +230,7 @@ def improve(
     def loss(theta: PyTree, weight: Array, x: Array, action: Array, a: Array, target: Array, sampled: Array) -> Array:
         network = policy.unravel(theta)
         features = look(policy, network, x)
-        dist = decide(policy, network, features)
+        dist = policy.distribution(network, features)
         log_ratio = jnp.where(weight, jax.vmap(policy.log_prob)(dist, action) - sampled, 0.0)
         gain = surrogate(log_ratio, a, c.clip)
         if c.entropy:

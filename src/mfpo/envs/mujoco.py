@@ -173,13 +173,15 @@ class Simulations:
         """One step in each. MuJoCo keeps the action within its bounds; its price is that of the action as given."""
         from mujoco.batch import SimulationError
 
-        task, before = self.task, self.qpos[which, 0]
-        self.ctrl[which] = action
+        task, everyone = self.task, len(which) == len(self.qpos)
+        chosen = slice(None) if everyone else which  # of all it takes no copies
+        before = self.qpos[chosen, 0].copy()
+        self.ctrl[chosen] = action
         try:
-            self.batch.step(None if len(which) == len(self.qpos) else np.sort(which), task.frame_skip)
+            self.batch.step(None if everyone else which, task.frame_skip)
         except SimulationError as error:
             raise CopyFailed(int(error.ids[0]), self.batch.error(int(error.ids[0]))) from error
-        qpos, qvel = self.qpos[which], self.qvel[which]
+        qpos, qvel = self.qpos[chosen], self.qvel[chosen]
         with np.errstate(over="ignore", invalid="ignore"):  # a copy that diverged is the caller's to find
             healthy = task.healthy(qpos, qvel)
             speed = (qpos[:, 0] - before) / self.time

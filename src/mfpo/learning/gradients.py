@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mfpo.learning.policies import Policy, decide, distributions, look
+from mfpo.learning.policies import Policy, distributions, look
 from mfpo.learning.timeline import map_over_time, over_time
 from mfpo.types import Array, PyTree, Trajectories
 
@@ -88,7 +88,7 @@ def _gradient(
         def surrogate(theta: PyTree) -> tuple[Array, tuple[Array, Array]]:
             network = policy.unravel(theta)
             features = look(policy, network, obs)
-            dist = decide(policy, network, features)
+            dist = policy.distribution(network, features)
             log_prob = log_probs(policy, dist, action)
             coefficient, weight = coefficients(jax.lax.stop_gradient(log_prob), *given)
             gain = jnp.sum(coefficient * log_prob)

@@ -6,8 +6,9 @@ Its output is what the policy's own layers and the value function see, so that b
 Three things keep what all states have in common from drowning what tells them apart, and without them nothing was
 learnt. What the units receive is standardised (layer normalisation), or the average of networks that have moved apart
 says less than any of them. What they say is standardised again, as rectified units have a mean. And weights learn only
-by what is particular to an image (`_product`). In a game of catch (docs/presets.md) the last of these made it possible
-to learn with a stepsize that else ends with the same action in all states.
+by what is particular to an image (`nets.product`, centred): else what all have in common is most of every gradient, and
+moves what the network makes of all states at once, which is mostly noise. In a game of catch (docs/presets.md) this
+made it possible to learn with a stepsize that else ends with the same action in all states.
 
 Convolutions are written as matrix products: a filter of 2s×2s pixels at every s-th is one of 2×2 blocks of s×s pixels,
 which is one product and four shifted sums. On the CPU that is faster than XLA's convolution with its gradient (2,000
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mfpo.learning.nets import Layer
+from mfpo.learning.nets import Layer, product
 from mfpo.learning.policies import Policy, flat
 from mfpo.types import Array, Key, PyTree, Trajectories
 
@@ -93,7 +94,7 @@ def see(trunk: Trunk, obs: Array) -> Array:
     """UNITS numbers for each stack of frames that `arrange` has made ready."""
     x = _convolve(_contrast(obs.reshape(-1, *obs.shape[-3:]).astype(jnp.float32)), trunk.first)
     x = _convolve(_blocks(x, 2), trunk.second)
-    x = _standard(jax.nn.relu(_standard(_product(x.reshape(len(x), -1), trunk.dense.w) + trunk.dense.b)))
+    x = _standard(jax.nn.relu(_standard(product(x.reshape(len(x), -1), trunk.dense.w, True) + trunk.dense.b)))
     return x.reshape(*obs.shape[:-3], -1)
 
 
@@ -123,23 +124,11 @@ def _convolve(x: Array, layer: Layer) -> Array:
     """A convolution with 2×2 blocks, and rectified units."""
     n, height, width, channels = x.shape
     filters = layer.w.shape[-1]
-    z = _product(x.reshape(-1, channels), jnp.moveaxis(layer.w, 2, 0).reshape(channels, 4 * filters))
+    z = product(x.reshape(-1, channels), jnp.moveaxis(layer.w, 2, 0).reshape(channels, 4 * filters), True)
+    z = jax.lax.optimization_barrier(z)  # type: ignore[no-untyped-call]  # else the sums take longer than the product
     z = z.reshape(n, height, width, 4, filters)
     z = z[:, :-1, :-1, 0] + z[:, :-1, 1:, 1] + z[:, 1:, :-1, 2] + z[:, 1:, 1:, 3]
     return jax.nn.relu(z + layer.b)
-
-
-def _product(x: Array, w: Array) -> Array:
-    """x @ w, but w learns only by what is particular to a row (Schraudolph 1998 on centring gradients).
-
-    What the rows have in common would be most of every gradient, and moves what the network makes of all states at
-    once, which is mostly noise. It is left to the biases.
-    """
-    if len(x) == 1:
-        return x @ w  # nothing is learnt from a single row; it is an agent that acts
-    common = jax.lax.stop_gradient(jnp.mean(x, axis=0))
-    shared = common @ w
-    return x @ w - (shared - jax.lax.stop_gradient(shared))  # zero is subtracted, but not of the gradient
 
 
 def stacks(batch: Trajectories, stack: int) -> Array:

@@ -1,10 +1,12 @@
 """Multilayer perceptrons as a tuple of layers."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from mfpo.types import Array, Key
 
@@ -34,6 +36,34 @@ def init_mlp(key: Key, sizes: tuple[int, ...], last_scale: float) -> Layers:
 
 def apply_mlp(layers: Layers, x: Array, activation: str) -> Array:
     """The network's output for one input vector (or a batch of them in the leading axes)."""
+    lead, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     for layer in layers[:-1]:
-        x = ACTIVATIONS[activation](x @ layer.w + layer.b)
-    return x @ layers[-1].w + layers[-1].b
+        x = ACTIVATIONS[activation](product(x, layer.w) + layer.b)
+    x = product(x, layers[-1].w) + layers[-1].b
+    return x.reshape(*lead, x.shape[-1])
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def product(x: Array, w: Array, centred: bool = False) -> Array:
+    """x @ w for the rows of x [n, inputs], with a gradient that is fast.
+
+    That of w is the product of x, transposed, and the gradient of the result. XLA takes a fifth longer for it, with few
+    outputs ten times as long, unless the transpose is made first.
+
+    If `centred`, w learns only by what is particular to a row (Schraudolph 1998 on centring gradients). What the rows
+    have in common is left to the biases.
+    """
+    return x @ w
+
+
+@partial(product.defjvp, symbolic_zeros=True)
+def _(centred: bool, primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+    (x, w), (dx, dw) = primals, tangents
+    change = jnp.zeros((len(x), w.shape[1]), x.dtype)
+    if not isinstance(dx, SymbolicZero):
+        change += dx @ w
+    if not isinstance(dw, SymbolicZero):
+        particular = x - jnp.mean(x, axis=0) if centred else x
+        across = jax.lax.optimization_barrier(particular.T)  # type: ignore[no-untyped-call]
+        change += jnp.einsum("in,io->no", across, dw)
+    return product(x, w, centred), change

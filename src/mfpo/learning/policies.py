@@ -8,7 +8,6 @@ categorical variables, a row of logits each.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -33,7 +32,7 @@ class Policy(NamedTuple):
 
     init: Callable[[Key], Array]  # key -> theta
     unravel: Callable[[Array], PyTree]  # theta -> network
-    distribution: Callable[[PyTree, Array], PyTree]  # network, features -> dist
+    distribution: Callable[[PyTree, Array], PyTree]  # network, features [..., n] -> dist [..., ...]
     sample: Callable[[PyTree, Key], Array]  # dist, key -> raw action
     mode: Callable[[PyTree], Array]  # dist -> raw action
     log_prob: Callable[[PyTree, Array], Array]  # dist, raw action -> log density, up to a constant free of theta
@@ -66,16 +65,9 @@ def look(policy: Policy, network: PyTree, obs: Array) -> Array:
     return obs if policy.features is None else policy.features(network, obs)
 
 
-def decide(policy: Policy, network: PyTree, features: Array) -> PyTree:
-    """pi(.|s) for features [..., n]. The rows of one matrix are multiplied faster than a block."""
-    lead = features.shape[:-1]
-    rows = jax.vmap(partial(policy.distribution, network))(features.reshape(-1, features.shape[-1]))
-    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), rows)
-
-
 def distributions(policy: Policy, network: PyTree, obs: Array) -> PyTree:
     """pi(.|s) for observations [..., *shape]."""
-    return decide(policy, network, look(policy, network, obs))
+    return policy.distribution(network, look(policy, network, obs))
 
 
 def make_policy(
@@ -131,7 +123,7 @@ def _categoricals(n_obs: int, n: tuple[int, ...], hidden: tuple[int, ...], activ
 
     one = _categorical(n_obs, int(sizes.sum()), hidden, activation)
     return one._replace(
-        distribution=lambda network, obs: jnp.where(exists, one.distribution(network, obs)[place], NEVER),
+        distribution=lambda network, obs: jnp.where(exists, one.distribution(network, obs)[..., place], NEVER),
         sample=sample,
         mode=jax.vmap(one.mode),
         log_prob=lambda logits, raw: jnp.sum(jax.vmap(one.log_prob)(logits, raw)),
@@ -174,9 +166,10 @@ def _gaussian(
     def distribution(net: GaussianNetwork, obs: Array) -> Gaussian:
         """With a least std the variance is that of two independent draws; smooth, so that it can grow again."""
         outputs = apply_mlp(net.mean, obs, activation)
-        log_std = net.log_std + outputs[n:] if state_std else net.log_std
+        mean = outputs[..., :n]
+        log_std = net.log_std + outputs[..., n:] if state_std else jnp.broadcast_to(net.log_std, mean.shape)
         log_std = jnp.logaddexp(2 * log_std, 2 * math.log(least_std)) / 2 if least_std else log_std
-        return Gaussian(outputs[:n], log_std)
+        return Gaussian(mean, log_std)
 
     def log_prob(dist: Gaussian, raw: Array) -> Array:
         z = (raw - dist.mean) * jnp.exp(-dist.log_std)
