@@ -10,13 +10,16 @@ from mfpo.types import Box, Discrete, EnvSpec
 U = jnp.array([3.0, -4.0])
 
 
-def no_fisher(v):
+def refuse(v):
     raise AssertionError("this rule needs no Fisher information")
+
+
+NO_FISHER = steps.Fisher(refuse)
 
 
 def test_plain_and_normalised_displacements():
     for rule, expected in ((steps.plain(), [-0.3, 0.4]), (steps.normalised(0.5), [-0.06, 0.08])):
-        state = rule.absorb(rule.init(U), U, no_fisher)
+        state = rule.absorb(rule.init(U), U, NO_FISHER)
         np.testing.assert_allclose(rule.displacement(state, U, jnp.float32(0.1)), expected, rtol=1e-6)
 
 
@@ -24,17 +27,17 @@ def test_plain_and_normalised_displacements():
 def test_a_step_shrinks_when_the_direction_dies_away_and_never_grows_beyond_alpha(rule):
     state, lengths = rule.init(U), []
     for size in (1.0, 0.1, 0.1, 0.1, 2.0):
-        state = rule.absorb(state, size * U, lambda v: v)
+        state = rule.absorb(state, size * U, steps.Fisher(lambda v: v))
         lengths.append(float(jnp.linalg.norm(rule.displacement(state, size * U, jnp.float32(0.1)))))
     np.testing.assert_allclose(lengths, [0.1, 0.02, 0.04, 0.08, 0.1], rtol=1e-5)  # peaks 1, 0.5, 0.25, 0.125, 2
 
 
 def test_adam_reproduces_two_hand_computed_steps():
     rule = steps.adam(0.5, 0.75, eps=0.0)
-    state = rule.absorb(rule.init(U), U, no_fisher)
+    state = rule.absorb(rule.init(U), U, NO_FISHER)
     np.testing.assert_allclose(rule.displacement(state, U, jnp.float32(0.1)), [-0.1, 0.1], rtol=1e-6)
     second = jnp.array([1.0, 0.0])
-    state = rule.absorb(state, second, no_fisher)
+    state = rule.absorb(state, second, NO_FISHER)
     # means 0.5*1.5+0.5 = 1.25, 0.5*-2 = -1, over 1-0.25; squares 0.75*2.25+0.25 = 1.9375, 0.75*4 = 3, over 1-0.5625
     m = np.array([1.25, -1.0]) / 0.75
     v = np.array([1.9375, 3.0]) / 0.4375
@@ -51,7 +54,7 @@ def test_conjugate_gradients_solve_a_linear_system_exactly_in_as_many_steps_as_d
 def test_natural_step_has_the_asked_length_in_the_fisher_metric():
     f = jnp.array([[2.0, 0.3], [0.3, 0.5]])
     rule = steps.natural(memory=0.5, iterations=2, damping=0.0)
-    state = rule.absorb(rule.init(U), U, lambda v: f @ v)
+    state = rule.absorb(rule.init(U), U, steps.Fisher(lambda v: f @ v))
     move = rule.displacement(state, U, jnp.float32(0.1))
     np.testing.assert_allclose(move @ f @ move, 0.01, rtol=1e-4)
     direction = -np.linalg.solve(f, U)
@@ -72,10 +75,9 @@ def check_fisher(spec, actions_of, rtol):
     policy = make_policy(spec, (3,), "tanh", 0.7, "tanh")
     theta = policy.init(jax.random.key(1)) * 3
     obs = jax.random.normal(jax.random.key(2), (4, 2))
-    matvec = steps.fisher_matvec(
-        lambda th: jax.vmap(policy.distribution, (None, 0))(policy.unravel(th), obs), policy.fisher, theta
-    )
-    matrix = jax.vmap(matvec)(jnp.eye(theta.shape[0]))
+    policies = lambda network: policy.distribution(network, obs)  # noqa: E731
+    fisher = steps.fisher_of(policies, policy.fisher, theta, policy.unravel)
+    matrix = jax.vmap(lambda v: fisher.joined(fisher.times(fisher.apart(v))))(jnp.eye(theta.shape[0]))
     expected = brute_force_fisher(policy, theta, obs, actions_of)
     np.testing.assert_allclose(matrix, expected, rtol=rtol, atol=rtol * float(jnp.max(jnp.abs(expected))))
 

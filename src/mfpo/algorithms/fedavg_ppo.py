@@ -254,7 +254,7 @@ def improve(
             theta, optimiser = carry
             where = jax.lax.dynamic_slice_in_dim(order, j * m, m)
             g = gradient(theta, [x[where] for x in slots], j * m + jnp.arange(m) < live)
-            optimiser = ADAM.absorb(optimiser, g, lambda v: v)
+            optimiser = ADAM.absorb(optimiser, g, steps.UNKNOWN)
             return trees.add(theta, ADAM.displacement(optimiser, g, alpha)), optimiser
 
         moved: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, (live + m - 1) // m, update, carry)

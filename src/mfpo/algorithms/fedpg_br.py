@@ -252,7 +252,7 @@ def merge(parts: Parts, server: Server, uploads: Upload, mask: Array, key: Key) 
 
 def move(parts: Parts, server: Server, v: PyTree) -> Server:
     """One step of Adam along v."""
-    step = parts.rule.absorb(server.step, v, lambda x: x)
+    step = parts.rule.absorb(server.step, v, steps.UNKNOWN)
     return server._replace(
         theta=trees.add(server.theta, parts.rule.displacement(step, v, parts.alpha(step.updates))), step=step
     )

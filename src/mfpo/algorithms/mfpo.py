@@ -179,8 +179,8 @@ def learn(parts: Parts, batches: int, agent: Agent, batch: Trajectories, key: Ke
     complete = ~starting | (gathered == batches)  # false while the initial direction is being gathered
     t = agent.t + complete
     where = sample_live(batch, key_fisher, c.fisher_samples)
-    policies = lambda theta: distributions(parts.policy, parts.policy.unravel(theta), obs[where])  # noqa: E731
-    fisher = steps.fisher_matvec(policies, parts.policy.fisher, agent.theta)
+    policies = lambda network: distributions(parts.policy, network, obs[where])  # noqa: E731
+    fisher = steps.fisher_of(policies, parts.policy.fisher, agent.theta, parts.policy.unravel)
     step = trees.where(complete, parts.rule.absorb(agent.step, u, fisher), agent.step)
     moves = complete & ((t % c.local_steps != 0) | (not c.server_adjustment))
     move = parts.rule.displacement(step, u, parts.alpha(t))

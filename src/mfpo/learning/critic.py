@@ -120,7 +120,7 @@ def advantages(
         where = sample_live(batch, jax.random.fold_in(key, i), o.samples)
         x, y = obs[where], target[where]
         loss, grad = jax.value_and_grad(lambda p: jnp.mean((apply_mlp(p, x, o.activation)[:, 0] - y) ** 2))(phi)
-        optimiser = ADAM.absorb(optimiser, grad, lambda v: v)
+        optimiser = ADAM.absorb(optimiser, grad, steps.UNKNOWN)
         return trees.add(phi, ADAM.displacement(optimiser, grad, jnp.float32(o.stepsize))), optimiser, loss
 
     start = (critic.phi, learner.optimiser, jnp.float32(0.0))

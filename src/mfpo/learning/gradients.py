@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mfpo.learning import trees
 from mfpo.learning.policies import Policy, distributions, look
 from mfpo.learning.timeline import map_over_time, over_time
 from mfpo.types import Array, PyTree, Trajectories
@@ -81,12 +82,11 @@ def _gradient(
     *given: Array,
 ) -> tuple[PyTree, tuple[Array, Array]]:
     """The gradient, coefficient and weight made of log pi_theta(a|s) and `given`; then log pi_theta(a|s) and weight."""
-    trajectories = batch.reward.shape[1]
+    trajectories, network = batch.reward.shape[1], policy.unravel(theta)
     target = batch.reward if cost is None else cost.target
 
     def block(obs: Array, action: Array, target: Array, *given: Array) -> tuple[PyTree, tuple[Array, Array]]:
-        def surrogate(theta: PyTree) -> tuple[Array, tuple[Array, Array]]:
-            network = policy.unravel(theta)
+        def surrogate(network: PyTree) -> tuple[Array, tuple[Array, Array]]:
             features = look(policy, network, obs)
             dist = policy.distribution(network, features)
             log_prob = log_probs(policy, dist, action)
@@ -98,10 +98,11 @@ def _gradient(
                 gain -= jnp.sum(weight * cost.of(features, target))
             return -gain / trajectories, (log_prob, weight)
 
-        result: tuple[PyTree, tuple[Array, Array]] = jax.grad(surrogate, has_aux=True)(theta)
+        result: tuple[PyTree, tuple[Array, Array]] = jax.grad(surrogate, has_aux=True)(network)
         return result
 
-    return over_time(block, (obs, batch.action, target, *given), batch.length)
+    gradient, per_step = over_time(block, (obs, batch.action, target, *given), batch.length)
+    return trees.ravel(gradient), per_step
 
 
 def log_ratio(policy: Policy, theta_tm1: PyTree, log_prob: Array, obs: Array, batch: Trajectories) -> Array:

@@ -13,6 +13,9 @@ from mfpo.types import Array, Key
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "silu": jax.nn.silu}
 
 
+WIDE = 256
+
+
 class Layer(NamedTuple):
     """y = x @ w + b."""
 
@@ -45,10 +48,7 @@ def apply_mlp(layers: Layers, x: Array, activation: str) -> Array:
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def product(x: Array, w: Array, centred: bool = False) -> Array:
-    """x @ w for the rows of x [n, inputs], with a gradient that is fast.
-
-    That of w is the product of x, transposed, and the gradient of the result. XLA takes a fifth longer for it, with few
-    outputs ten times as long, unless the transpose is made first.
+    """x @ w for the rows of x [n, inputs], with a gradient that is fast (`_change`).
 
     If `centred`, w learns only by what is particular to a row (Schraudolph 1998 on centring gradients). What the rows
     have in common is left to the biases.
@@ -63,7 +63,18 @@ def _(centred: bool, primals: tuple[Array, Array], tangents: tuple[Any, Any]) ->
     if not isinstance(dx, SymbolicZero):
         change += dx @ w
     if not isinstance(dw, SymbolicZero):
-        particular = x - jnp.mean(x, axis=0) if centred else x
-        across = jax.lax.optimization_barrier(particular.T)  # type: ignore[no-untyped-call]
-        change += jnp.einsum("in,io->no", across, dw)
+        change += _change(x, dw) - (jnp.mean(x, axis=0) @ dw if centred else 0.0)
     return product(x, w, centred), change
+
+
+def _change(x: Array, dw: Array) -> Array:
+    """x @ dw, so that its transpose, which makes the gradient of w, is a product that XLA is good at on a CPU.
+
+    That of a thousand rows with 64 inputs and six outputs takes a sixth of the time if its result is as wide as it can
+    be, and with 256 of both a sixth less if x has been transposed before; of narrow rows that takes longer.
+    """
+    inputs, outputs = dw.shape
+    keep: Any = jax.lax.optimization_barrier  # or XLA would do as it always does
+    if outputs < inputs:
+        return jnp.einsum("oi,ni->no", keep(dw.T), x)
+    return jnp.einsum("in,io->no", keep(x.T) if inputs >= WIDE else x.T, dw)

@@ -209,7 +209,7 @@ def learn(rule: Rule, agent: Learner, batch: Trajectories, key: Key) -> tuple[Le
         batch = sample(replay, key_sample, rule.samples, rule.gamma, rule.lookahead, rule.stack)
         batch = batch._replace(obs=perceive(agent.obs, batch.obs), after=perceive(agent.obs, batch.after))
         g, metrics = jax.grad(rule.loss, has_aux=True)(theta, target, batch, key_loss)
-        optimiser = ADAM.absorb(optimiser, g, lambda v: v)
+        optimiser = ADAM.absorb(optimiser, g, step_rules.UNKNOWN)
         theta = theta + ADAM.displacement(optimiser, g, alpha)
         return theta, target + rule.target_rate * (theta[: target.shape[0]] - target), optimiser, metrics
 

@@ -20,11 +20,22 @@ TINY = 1e-12
 Matvec = Callable[[PyTree], PyTree]
 
 
+class Fisher(NamedTuple):
+    """The Fisher information F of a policy, by what it does to directions."""
+
+    times: Matvec  # v -> F v, on directions that are taken apart
+    apart: Callable[[PyTree], PyTree] = lambda u: u  # u -> u in pieces
+    joined: Callable[[PyTree], PyTree] = lambda v: v  # the way back
+
+
+UNKNOWN = Fisher(lambda v: v)  # for rules that do not ask
+
+
 class StepRule(NamedTuple):
     """See the module's docstring."""
 
     init: Callable[[PyTree], PyTree]  # theta -> state
-    absorb: Callable[[PyTree, PyTree, Matvec], PyTree]  # state, u, v -> F v with F the Fisher information -> state
+    absorb: Callable[[PyTree, PyTree, Fisher], PyTree]  # state, u, F -> state
     displacement: Callable[[PyTree, PyTree, Array], PyTree]  # state, u, alpha -> theta_{t+1} - theta_t
 
 
@@ -70,7 +81,7 @@ class Moments(NamedTuple):
 def adam(beta1: float, beta2: float, eps: float = 1e-8) -> StepRule:
     """Adam (Kingma & Ba 2015) on the direction."""
 
-    def absorb(state: Moments, u: PyTree, fisher: Matvec) -> Moments:
+    def absorb(state: Moments, u: PyTree, fisher: Fisher) -> Moments:
         mean = jax.tree.map(lambda m, x: beta1 * m + (1 - beta1) * x, state.mean, u)
         square = jax.tree.map(lambda v, x: beta2 * v + (1 - beta2) * x**2, state.square, u)
         return Moments(mean, square, state.updates + 1.0)
@@ -99,8 +110,9 @@ def natural(memory: float, iterations: int, damping: float) -> StepRule:
     samples; averaged over agents it is the natural direction of the server-side step, which has no samples.
     """
 
-    def absorb(state: Natural, u: PyTree, fisher: Matvec) -> Natural:
-        d = conjugate_gradients(lambda v: trees.axpy(damping, v, fisher(v)), u, iterations)
+    def absorb(state: Natural, u: PyTree, fisher: Fisher) -> Natural:
+        damped = lambda v: trees.axpy(damping, v, fisher.times(v))  # noqa: E731
+        d = fisher.joined(conjugate_gradients(damped, fisher.apart(u), iterations))
         length = jnp.sqrt(jnp.maximum(trees.dot(d, u), 0.0))
         return Natural(d, jnp.maximum(length, memory * state.peak))
 
@@ -125,9 +137,20 @@ def conjugate_gradients(matvec: Matvec, b: PyTree, iterations: int) -> PyTree:
     return jax.lax.fori_loop(0, iterations, body, start)[0]
 
 
-def fisher_matvec(distribution: Callable[[PyTree], PyTree], fisher: Callable[..., PyTree], theta: PyTree) -> Matvec:
-    """v -> F v, with F the Fisher information of `distribution(theta)`, averaged over its leading axis."""
-    dist, jvp = jax.linearize(distribution, theta)
-    vjp = jax.linear_transpose(jvp, theta)
+def fisher_of(
+    distribution: Callable[[PyTree], PyTree],
+    fisher: Callable[..., PyTree],
+    theta: Array,
+    unravel: Callable[[Array], PyTree] = lambda theta: theta,
+) -> Fisher:
+    """The Fisher information of `distribution(unravel(theta))`, averaged over its leading axis.
+
+    Directions are taken apart as theta is, see `trees.ravel`.
+    """
+    network = unravel(theta)
+    dist, jvp = jax.linearize(distribution, network)
+    vjp = jax.linear_transpose(jvp, network)
     n = jax.tree.leaves(dist)[0].shape[0]
-    return lambda v: trees.scale(1.0 / n, vjp(jax.vmap(fisher)(dist, jvp(v)))[0])
+    return Fisher(
+        lambda v: trees.scale(1.0 / n, vjp(jax.vmap(fisher)(dist, jvp(v)))[0]), apart=unravel, joined=trees.ravel
+    )
