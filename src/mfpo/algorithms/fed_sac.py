@@ -22,6 +22,7 @@ What is done otherwise than in the papers named, or left open where Fed-SAC is o
 - The actor's gradient is taken at the critics before their step, so that one vector makes one step.
 - Targets and the optimiser's moments stay private, see `replay.receive`; the temperature is averaged.
 - Actions are uniformly random until the agents have taken `warmup` steps each, on average.
+- With `lookahead` n > 1, y has n rewards, and the entropy only of the step after them.
 - Frames go through the network of `images`, which only the critics train; the actor uses what it sees.
 """
 
@@ -116,7 +117,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         return losses(c, kind, bool(spec.stack), unravel(theta), unravel_target(target), batch, key)
 
     alpha = geometric(c.stepsize, c.stepsize_decay)
-    rule = Rule(loss, c.gamma, 1, c.samples, c.updates_per_step, c.warmup, alpha, c.target_rate, spec.stack)
+    rule = Rule(loss, c.gamma, c.lookahead, c.samples, c.updates_per_step, c.warmup, alpha, c.target_rate, spec.stack)
 
     def init(key: Key) -> Shared:
         return memory.start(init_theta(key), spec, c.normalise_observations)

@@ -23,7 +23,8 @@ What the paper leaves open, or its released code does otherwise, and what is don
 - N_t is at least 1, as in the released code, and at most `server_steps`.
 - If no vector has enough others near it, the filter keeps the one in the densest place (`aggregation`); the released
   code then goes on without mu. That code also ends a round early when the mean ratio leaves 1 ± 0.005; this does not.
-- Agents always sample B_max trajectories and use the first B_t.
+- Agents always sample B_max trajectories and use the first B_t. With `env_steps` a trajectory is a segment from the
+  beginning of the round on, for the server from the beginning of its steps on; the value of its last state is added.
 - What the agents share besides (value function, statistics of observations) the filter does not see: it is the median
   of those it kept. Both are of this round when the server refines, and mu was measured with those of the round before.
 - Everything in Config beyond the paper's symbols is ours; `presets/*.toml` has the printed settings as "paper".
@@ -107,7 +108,13 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     make_filter(parts, c.trajectories)  # finds out now whether it withstands so many
 
     return Algorithm(
-        plan=Plan(1, c.trajectories, server_steps=c.server_steps, server_episodes=c.server_trajectories),
+        plan=Plan(
+            1,
+            c.trajectories,
+            segment=c.segment,
+            server_steps=c.server_steps,
+            server_episodes=c.server_trajectories,
+        ),
         init=lambda key: init(parts, key),
         join=lambda key: join(parts, key),
         download=lambda server: Download(server.theta, server.batch, server.obs, server.critic),
@@ -181,7 +188,7 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
     if critic:
         seen, last_seen = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
-        options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training)
+        options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
         critic, (a, _, loss) = value_function.advantages(critic, seen, last_seen, batch, key, options)
         metrics = {"value_loss": loss}
     else:
@@ -266,7 +273,7 @@ def refine(parts: Parts, server: Server, batch: Trajectories) -> tuple[Server, M
         seen, last_seen = acting.features(parts.policy, server.theta, server.obs, obs, batch)
         v = map_over_time(lambda x: value_function.value(server.critic, x, c.activation), (seen,), batch.length)
         last = value_function.value(server.critic, last_seen, c.activation)
-        a = estimators.generalised_advantage(batch, v, last, c.gamma, c.gae_lambda)
+        a = estimators.generalised_advantage(batch, v, last, c.gamma, c.gae_lambda, c.env_steps > 0)
     else:
         a = monte_carlo(batch, jnp.int32(c.server_trajectories), c.gamma, c.baseline)
     a = scaled(c, a, batch)

@@ -7,6 +7,7 @@ from mfpo.errors import ConfigError
 from mfpo.learning import estimators
 from mfpo.learning.nets import ACTIVATIONS
 from mfpo.learning.policies import SQUASHES
+from mfpo.learning.timeline import segment_length
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class Config:
     least_trajectories: int = option(0, "least number of them that is used; 0: all", symbol="B_min", least=0)
     server_trajectories: int = option(4, "trajectories of a step on the server", symbol="b", least=1, most=10**6)
     server_steps: int = option(100, "upper bound of the steps on the server in a round", least=1, most=10**6)
+    env_steps: int = option(
+        0, "environment steps per round and agent, in B_max segments; the server's are as long; 0: episodes", least=0
+    )
     gamma: float = option(0.99, "discount factor", symbol="γ", above=0, most=1)
 
     suspected: float = option(0.0, "share of the agents that may be Byzantine", symbol="α", least=0, most=1)
@@ -49,9 +53,16 @@ class Config:
     squash: str = option("tanh", "how a Gaussian sample becomes a bounded action", choices=SQUASHES)
     normalise_observations: bool = option(True, "standardise observations with shared running statistics")
 
+    @property
+    def segment(self) -> int:
+        """Steps in each of B_max segments, as in `batch_config`."""
+        return segment_length(self.env_steps, self.trajectories)
+
     def __post_init__(self) -> None:
-        """Check ranges, then the combination that makes no sense."""
+        """Check ranges, then the combinations that make no sense."""
         validate(self)
+        if self.env_steps and (self.baseline != "value" or self.weights not in estimators.OF_ONE_STEP):
+            raise ConfigError(estimators.SEGMENTS_NEED)
         if self.least_trajectories > self.trajectories:
             given = f"--least-trajectories is {self.least_trajectories}"
             raise ConfigError(f"{given}, but it must be at most --trajectories, which is {self.trajectories}.")

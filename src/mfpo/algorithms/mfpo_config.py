@@ -79,7 +79,6 @@ class Config(BatchConfig):
             instead = "use --baseline constant or --estimator gpomdp"
             raise ConfigError(f"--estimator reinforce has no value baseline; {instead}.")
         if self.env_steps and (self.baseline != "value" or self.weights not in estimators.OF_ONE_STEP):
-            needed = "--baseline value and --weights action or none"
-            raise ConfigError(f"--env-steps cuts episodes into segments, which need {needed}.")
+            raise ConfigError(estimators.SEGMENTS_NEED)
         if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):
             raise ConfigError("--momentum-rule theorem and --stepsize-rule theorem belong together; set both or none.")

@@ -17,6 +17,7 @@ class OffPolicyConfig(BatchConfig):
         0, "steps an agent's replay holds; 0: 50 episodes, at most 100,000 steps", least=0, most=10**8
     )
     warmup: int = option(100, "environment steps of an agent before its first update", least=0)
+    lookahead: int = option(1, "rewards summed before the estimate of what follows", symbol="n", least=1, most=100)
     updates_per_step: float = option(0.5, "updates for every environment step", above=0)
     samples: int = option(64, "steps per update", least=1)
     stepsize: float = option(1e-3, "Adam stepsize", symbol="α", above=0)

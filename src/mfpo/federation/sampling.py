@@ -31,5 +31,5 @@ def make_server_sampler(env: Env, algorithm: Algorithm, devices: Sequence[Any] |
     """The sampler of the server's own environment, the usual one, for a block of one; None if it does not refine."""
     if algorithm.refine is None:
         return None
-    plan = algorithm.plan._replace(episodes=algorithm.plan.server_episodes, segment=0)
+    plan = algorithm.plan._replace(episodes=algorithm.plan.server_episodes)
     return make_sampler(env._replace(worlds=()), algorithm._replace(plan=plan), 1, devices)

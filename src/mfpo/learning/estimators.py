@@ -15,6 +15,7 @@ from mfpo.types import Array, Metrics, Trajectories
 
 WEIGHTS = ("trajectory", "decision", "action", "none")
 OF_ONE_STEP = ("action", "none")  # those that depend on nothing but the step they weigh
+SEGMENTS_NEED = "--env-steps cuts episodes into segments, which need --baseline value and --weights action or none."
 
 
 def reward_to_go(reward: Array, gamma: float, ended: Array | None = None) -> Array:
