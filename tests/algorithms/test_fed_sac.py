@@ -11,7 +11,7 @@ from mfpo.algorithms.fed_sac import Config, Judges, Networks, kind_of, losses, m
 from mfpo.errors import ConfigError
 from mfpo.learning.nets import Layer, Layers
 from mfpo.learning.replay import Transitions
-from mfpo.types import Box, Discrete, EnvSpec, MultiDiscrete
+from mfpo.types import TIME_BLOCK, Box, Discrete, EnvSpec, MultiDiscrete, Trajectories
 
 KEY = jax.random.key(0)
 CHOICE = EnvSpec("choice", (1,), Discrete(2), 5)
@@ -181,3 +181,24 @@ def test_the_target_is_of_the_critics_alone() -> None:
     assert agent.target.shape == (2 * one_critic,)
     assert np.array_equal(agent.target, server.theta[: 2 * one_critic])
     assert server.theta.shape == (2 * one_critic + (3 + 3) + (3 * 2 + 2) + 1,)
+
+
+def test_as_many_rewards_are_summed_as_asked_for() -> None:
+    """One step on a replay of the rewards 1, 2, 4: what the critics are to say of the first state is their sum."""
+    spec = EnvSpec("three", (1,), Discrete(2), 3)
+    h = jnp.arange(TIME_BLOCK)[:, None]
+    live, last = h < 3, h == 2
+    reward = jnp.where(live, 2.0**h, 0.0)
+    obs = jnp.where(h == 0, 1.0, 0.0)[..., None]
+    batch = Trajectories(obs, 0 * h, reward, live, last, last & False, obs[3], jnp.int32(3), reward.sum(0))
+    losses = []
+    for lookahead, target in ((1, (1.0, 2.0, 4.0)), (3, (7.0, 6.0, 4.0))):
+        config = Config(lookahead=lookahead, gamma=1.0, warmup=0, samples=3, updates_per_step=0.1, hidden=())
+        algorithm = make(config, spec, 1)
+        server = algorithm.init(KEY)
+        server = server._replace(theta=jnp.zeros_like(server.theta).at[-1].set(-50.0))  # no temperature
+        agent = algorithm.receive(algorithm.join(KEY), algorithm.download(server))
+        metrics = algorithm.learn(agent, batch, KEY)[1]
+        losses.append(float(metrics["q_loss"]))
+        assert losses[-1] == pytest.approx(np.mean(np.square(target)), rel=1e-5)  # half, for two critics that say 0
+    assert losses[0] < losses[1]

@@ -11,6 +11,8 @@ from mfpo import algorithms, envs
 from mfpo.algorithms.fedpg_br import Config, draw_batch, draw_steps, first_columns, make, monte_carlo
 from mfpo.errors import ConfigError
 from mfpo.federation import make_engine, robust
+from mfpo.federation.sampling import make_server_sampler
+from mfpo.learning.normalisation import Statistics
 from mfpo.runs.settings import resolve
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, Trajectories
 
@@ -305,3 +307,38 @@ def test_cartpole_within_1200_trajectories_per_agent():
             if best >= 475:
                 break
         assert best >= 475
+
+
+def test_segments_of_agents_and_server():
+    """As many steps as asked for; the server's segments are as long, and go on from refinement to refinement."""
+    env = envs.make("Hopper-v5")
+    config = Config(trajectories=2, env_steps=90, server_trajectories=3, server_steps=3, value_updates=2, hidden=(8,))
+    algorithm = make(config, env.spec, 2)
+    assert (algorithm.plan.segment, algorithm.plan.server_episodes) == (45, 3)
+
+    server = algorithm.init(KEY)
+    block = jax.tree.map(lambda x: x[None], algorithm.actor(server))
+    sample = make_server_sampler(env, algorithm)
+    first, second = (sample(block, KEY[None], jnp.zeros(1, int), jnp.int32(step)) for step in range(2))
+    assert first.live.shape == second.live.shape == (1, 45, 3)
+    on = ~first.terminated[0, -1]
+    assert on.any()
+    np.testing.assert_array_equal(first.last_obs[0, on], second.obs[0, 0, on])
+
+    # where a segment is cut, the value of the last state counts
+    batch = jax.tree.map(lambda x: jnp.asarray(x[0]), first)
+    server = server._replace(theta_0=0.5 * server.theta)
+    refined = algorithm.refine(server, batch, KEY)[0].theta
+    worth = server._replace(critic=server.critic._replace(returns=Statistics(*map(jnp.float32, (10.0, 50.0, 10.0)))))
+    assert not np.allclose(refined, algorithm.refine(worth, batch, KEY)[0].theta)
+
+    engine = make_engine("inprocess", algorithm, env, 2, seed=0)
+    state, log = engine.round(engine.start(), 1)
+    assert log.lengths.sum() == 2 * 2 * 45
+    assert np.isfinite(state.server.theta).all()
+
+
+@pytest.mark.parametrize("wrong", [{"baseline": "time"}, {"weights": "trajectory"}])
+def test_segments_need_values_and_weights_of_one_step(wrong):
+    with pytest.raises(ConfigError, match="^--env-steps cuts episodes into segments, which need --baseline value and"):
+        Config(env_steps=100, **wrong)
