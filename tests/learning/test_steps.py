@@ -82,12 +82,19 @@ def check_fisher(spec, actions_of, rtol):
     np.testing.assert_allclose(matrix, expected, rtol=rtol, atol=rtol * float(jnp.max(jnp.abs(expected))))
 
 
-def test_fisher_products_of_a_categorical_policy_equal_brute_force():
+@pytest.fixture(params=["whole", "in pieces"])
+def directions(request, monkeypatch):
+    """Long directions are taken apart, short ones are not."""
+    if request.param == "in pieces":
+        monkeypatch.setattr(steps, "LONG", 0)
+
+
+def test_fisher_products_of_a_categorical_policy_equal_brute_force(directions):
     spec = EnvSpec("toy", (2,), Discrete(3), 5)
     check_fisher(spec, lambda logits: [(jax.nn.softmax(logits)[a], jnp.int32(a)) for a in range(3)], 1e-4)
 
 
-def test_fisher_products_of_a_gaussian_policy_equal_quadrature():
+def test_fisher_products_of_a_gaussian_policy_equal_quadrature(directions):
     x, w = np.polynomial.hermite_e.hermegauss(8)
     w = w / w.sum()
     spec = EnvSpec("toy", (2,), Box((-1.0,), (1.0,)), 5)

@@ -16,6 +16,7 @@ from mfpo.types import Array, PyTree
 
 STEPS = ("plain", "normalised", "adam", "natural")
 TINY = 1e-12
+LONG = 2**14  # numbers in theta
 
 Matvec = Callable[[PyTree], PyTree]
 
@@ -141,16 +142,15 @@ def fisher_of(
     distribution: Callable[[PyTree], PyTree],
     fisher: Callable[..., PyTree],
     theta: Array,
-    unravel: Callable[[Array], PyTree] = lambda theta: theta,
+    unravel: Callable[[Array], PyTree],
 ) -> Fisher:
     """The Fisher information of `distribution(unravel(theta))`, averaged over its leading axis.
 
-    Directions are taken apart as theta is, see `trees.ravel`.
+    Directions are taken apart as theta is, see `trees.ravel`; but not if they are short: many small sums take longer.
     """
-    network = unravel(theta)
-    dist, jvp = jax.linearize(distribution, network)
-    vjp = jax.linear_transpose(jvp, network)
+    same: Matvec = lambda v: v  # noqa: E731
+    apart, joined, network = (unravel, trees.ravel, same) if theta.size >= LONG else (same, same, unravel)
+    dist, jvp = jax.linearize(lambda v: distribution(network(v)), apart(theta))
+    vjp = jax.linear_transpose(jvp, apart(theta))
     n = jax.tree.leaves(dist)[0].shape[0]
-    return Fisher(
-        lambda v: trees.scale(1.0 / n, vjp(jax.vmap(fisher)(dist, jvp(v)))[0]), apart=unravel, joined=trees.ravel
-    )
+    return Fisher(lambda v: trees.scale(1.0 / n, vjp(jax.vmap(fisher)(dist, jvp(v)))[0]), apart, joined)
