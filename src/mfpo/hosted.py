@@ -118,7 +118,8 @@ def _sampler(
         who, when = np.asarray(ids), int(step)
 
         def work(strip: _Strip) -> Trajectories:
-            rows, mine = strip.rows(who), (strip.rows(who), strip.columns)
+            rows = strip.rows(who)
+            mine = rows, strip.columns
             some = actors if len(who[rows]) == len(who) else jax.tree.map(lambda x: x[rows], actors)
             minds, draws = jax.device_put((some, column_keys[mine]), strip.device)
             return play(strip, minds, draws, seeds[mine], who[rows], when)

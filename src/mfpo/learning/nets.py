@@ -11,9 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 from mfpo.types import Array, Key
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "silu": jax.nn.silu}
-
-
-WIDE = 256
+WIDE = 256  # inputs
 
 
 class Layer(NamedTuple):

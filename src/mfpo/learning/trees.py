@@ -10,9 +10,9 @@ from mfpo.types import Array, PyTree
 def ravel(a: PyTree) -> Array:
     """All of a as one vector. To be made once of what loops and sums have made piece by piece.
 
-    Within such a loop XLA would make it a part of every sum, with loads that are masked where a piece ends. Where one
-    meets memory that is not there it takes hundreds of cycles: with two devices, whose pieces lie that way more often,
-    learning took half as long again in every other call.
+    Within such a loop XLA makes it a part of every sum, with loads that are masked past the end of a piece. How long
+    they take depends on where the pieces lie, most likely on whether there is any memory past their ends: with two
+    devices learning took half as long again in every other call.
     """
     vector: Array = ravel_pytree(a)[0]
     return vector
