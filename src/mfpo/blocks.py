@@ -80,8 +80,8 @@ class Block:
         return reward, terminated, truncated, score
 
     def newest(self) -> NDArray[Any]:
-        """What has to be kept of the observations: of frames that are stacked, the newest."""
-        return self.now[:, :, -1].copy() if self.spec.stack else self.now.copy()
+        """What has to be kept of the observations, until the next step: of frames that are stacked, the newest."""
+        return self.now[:, :, -1] if self.spec.stack else self.now
 
     def _show(self, chosen: Flags | slice, shown: NDArray[Any]) -> None:
         now = _flat(self.now)
@@ -108,12 +108,20 @@ class Tape:
     """Records what happens in a block of columns."""
 
     def __init__(self, block: Block, slots: int) -> None:
-        self._slots, self._record = slots, list[NDArray[Any]]()
+        self._block, self._slots, self._record = block, slots, list[NDArray[Any]]()
         self._games, self._scores = np.zeros(block.elapsed.shape), np.zeros(block.elapsed.shape)
-        self._before = np.moveaxis(block.now[:, :, :-1], 2, 1).copy() if block.spec.stack else None
+        newest, earlier = block.newest(), max(block.spec.stack - 1, 0)
+        self._obs = np.zeros((len(newest), earlier + slots, *newest.shape[1:]), newest.dtype)
+        if earlier:
+            self._obs[:, :earlier] = np.moveaxis(block.now[:, :, :-1], 2, 1)
+        self._seen = self._obs[:, earlier:]
+
+    def see(self, h: int) -> None:
+        """The observation of one slot, which is the block's before it steps."""
+        self._seen[:, h] = self._block.newest()
 
     def write(self, h: int, *values: NDArray[Any]) -> None:
-        """The values of one slot: observation, aux, reward, live, terminated, truncated."""
+        """The other values of one slot: aux, reward, live, terminated, truncated."""
         if not self._record:
             self._record = [np.zeros((len(x), self._slots, *x.shape[1:]), x.dtype) for x in values]
         for record, x in zip(self._record, values, strict=True):
@@ -128,11 +136,9 @@ class Tape:
 
     def finish(self, last_obs: NDArray[Any]) -> Trajectories:
         """All of it, as one batch for every agent."""
-        obs, *others = self._record
-        if self._before is not None:
-            obs = np.concatenate([self._before, obs], axis=1)
-        length = others[2].any(axis=2).sum(axis=1).astype(np.int32)
+        live = self._record[2]
+        length = live.any(axis=2).sum(axis=1).astype(np.int32)
         with np.errstate(invalid="ignore"):
             score = (self._scores / self._games).astype(np.float32)  # NaN where no game ended
-        batch: Any = (obs, *others, last_obs.copy(), length, score)
+        batch: Any = (self._obs, *self._record, last_obs.copy(), length, score)
         return Trajectories(*batch)

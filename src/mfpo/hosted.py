@@ -157,9 +157,9 @@ def episode_sampler(
         tape = Tape(block, slots)
         while running.any():
             action, aux = minds(actors, block, keys, block.elapsed, running)
-            seen = block.newest()
+            tape.see(h)
             reward, terminated, truncated, score = block.step(running, action)
-            tape.write(h, seen, aux, reward, running, terminated, truncated)
+            tape.write(h, aux, reward, running, terminated, truncated)
             tape.count(score)
             running, h = running & ~terminated & ~truncated, h + 1
         return tape.finish(block.now)
@@ -188,10 +188,10 @@ def segment_sampler(
         tape = Tape(block, length)
         for h in range(length):
             action, aux = minds(actors, block, keys, np.full(seeds.shape, h, np.int32), running)
-            seen = block.newest()
+            tape.see(h)
             reward, terminated, truncated, score = block.step(running, action)
             last = h == length - 1
-            tape.write(h, seen, aux, reward, running, terminated, running & ~terminated if last else truncated)
+            tape.write(h, aux, reward, running, terminated, running & ~terminated if last else truncated)
             tape.count(score)
             if last:
                 batch = tape.finish(block.now)
