@@ -13,7 +13,7 @@ more.
 
 Atari: a round of Pong as its preset has it. The floor of sampling is a bare loop in which ALE's own vectoriser makes a
 step with random actions and the bare network looks at as many frames; in turns, because each finds the caches full of
-the other's data, which costs a tenth more than both by themselves. The floor of training adds the vectoriser's own
+the other's data (5 and 11% more than both by themselves, in two runs). The floor of training adds the vectoriser's own
 reset with seeds, once a round, and the network passes that MFPO asks for, which are two gradients and the features that
 its value function sees. Give it one core (`taskset -c 0`).
 """
