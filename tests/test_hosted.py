@@ -24,7 +24,7 @@ class Clocks:
     """
 
     def __init__(
-        self, worlds: Sequence[World], fail: Callable[[int, int], str], steps: list[int], together: int
+        self, worlds: Sequence[World], fail: Callable[[int, int], str], steps: list[int], together: bool
     ) -> None:
         self.worlds, self.fail, self.steps, self.together = worlds, fail, steps, together
         self.left_out = np.zeros(len(worlds), bool)
@@ -42,7 +42,7 @@ class Clocks:
     def step(self, which: np.ndarray, action: np.ndarray) -> Any:
         assert len(which), "nobody is stepped in vain"
         assert not self.left_out[which].any(), "who was left out was reset"
-        self.left_out |= np.isin(np.arange(len(self.worlds)) // self.together, which // self.together)
+        self.left_out |= self.together
         self.left_out[which] = False
         self.elapsed[which] += 1
         self.steps[0] += len(which)
@@ -68,7 +68,7 @@ def clocks(
     """The world, a counter of the steps taken in it, and what was opened."""
     steps, opened = [0], []
 
-    def open_(worlds: Sequence[World], learning: bool = False, together: int = 1) -> Clocks:
+    def open_(worlds: Sequence[World], learning: bool = False, together: bool = False) -> Clocks:
         opened.append(Clocks(worlds, fail, steps, together))
         return opened[-1]
 
@@ -112,11 +112,19 @@ def test_whole_episodes_are_those_of_the_pure_sampler() -> None:
     assert np.array_equal(ours.last_obs[..., 1], np.asarray(theirs.last_obs)[..., 1])
 
 
-def test_an_agents_segments_are_stepped_together_and_its_episodes_are_not() -> None:
+def test_segments_of_agents_that_are_sampled_for_at_once_are_stepped_together_and_episodes_are_not() -> None:
     env, _, opened = clocks(horizon=20)
-    segment_sampler(env, act, 2, COLUMNS, TIME_BLOCK)
-    episode_sampler(env, act, 2, COLUMNS)
-    assert [copies.together for copies in opened] == [COLUMNS, 1]
+    sample(env, [5.0, 7.0], segment=TIME_BLOCK)
+    sample(env, [5.0, 7.0])
+    assert [(copies.together, len(copies.worlds)) for copies in opened] == [(True, 2 * COLUMNS), (False, 2 * COLUMNS)]
+
+
+def test_copies_are_opened_once_for_the_agents_that_are_sampled_for_at_once() -> None:
+    env, _, opened = clocks(horizon=20)
+    run = segment_sampler(env, act, 2, COLUMNS, TIME_BLOCK)
+    for who in ([0], [1], [0], [1]):
+        run(jnp.ones(1), keys_of(who), jnp.array(who), jnp.int32(0))
+    assert [len(copies.worlds) for copies in opened] == [COLUMNS, COLUMNS]
 
 
 def test_a_finished_episode_costs_nothing() -> None:
@@ -257,7 +265,8 @@ def test_strips_make_the_same_batch_as_the_whole(segment: int, devices: int, ids
         return steps, [len(copies.worlds) for copies in opened]
 
     (whole, one), (joined, several) = run(False), run(True)
-    assert (one, several) == ([24], [24 // devices] * devices)
+    strips = min(devices, len(ids))
+    assert (one, several) == ([8 * len(ids)], [8 * len(ids) // strips] * strips)
     assert len(np.unique(whole[0].live.sum(axis=1))) > 3 or segment
     for expected, found in zip(whole, joined, strict=True):
         for name, x, y in zip(Trajectories._fields, expected, found, strict=True):

@@ -22,14 +22,11 @@ def _chosen(mask: Flags) -> Flags | slice:
 
 
 class Block:
-    """The copies of some agents, a row for each agent, and where the episode in each of them stands.
+    """The copies of some agents, a row for each agent, and where the episode in each of them stands."""
 
-    There are copies for every agent from the `first` on.
-    """
-
-    def __init__(self, env: HostedEnv, copies: Copies, ids: NDArray[Any], columns: int, first: int = 0) -> None:
+    def __init__(self, env: HostedEnv, copies: Copies, ids: tuple[int, ...], columns: int) -> None:
         self.spec, self._copies, self._ids = env.spec, copies, ids
-        self._where = (ids - first)[:, None] * columns + np.arange(columns)
+        self._where = np.arange(len(ids) * columns).reshape(-1, columns)
         self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
         self._total = np.zeros(self._where.shape)  # and what they were worth
         self.now: NDArray[Any] = np.zeros(0)  # [agents, columns, ...] observations
@@ -82,6 +79,10 @@ class Block:
     def newest(self) -> NDArray[Any]:
         """What has to be kept of the observations, until the next step: of frames that are stacked, the newest."""
         return self.now[:, :, -1] if self.spec.stack else self.now
+
+    def close(self) -> None:
+        """Free what the copies hold."""
+        self._copies.close()
 
     def _show(self, chosen: Flags | slice, shown: NDArray[Any]) -> None:
         now = _flat(self.now)

@@ -59,17 +59,21 @@ class _Strip:
         self, env: HostedEnv, agents: slice, columns: slice, device: Any, learning: bool, together: bool
     ) -> None:
         self.env, self.agents, self.columns, self.device = env, agents, columns, device
-        self.width = columns.stop - columns.start
-        self.copies = open_copies(env, agents, self.width, learning, together)
-        self.streams: dict[tuple[int, ...], Block] = {}  # of segments, by the agents they belong to
+        self.learning, self.together = learning, together
+        self.blocks: dict[tuple[int, ...], Block] = {}  # of agents that are sampled for at the same time
 
     def rows(self, ids: NDArray[Any]) -> slice:
         """Which of these agents, whose numbers ascend, are here."""
         return slice(*np.searchsorted(ids, (self.agents.start, self.agents.stop)).tolist())
 
     def block(self, ids: NDArray[Any]) -> Block:
-        """The columns of these agents, all of which are here."""
-        return Block(self.env, self.copies, ids, self.width, self.agents.start)
+        """The columns of these agents, all of which are here, as the last call for them left them."""
+        who = tuple(ids.tolist())
+        if who not in self.blocks:
+            width = self.columns.stop - self.columns.start
+            copies = open_copies(self.env, who, width, self.learning, self.together)
+            self.blocks[who] = Block(self.env, copies, who, width)
+        return self.blocks[who]
 
 
 def _strips(
@@ -78,7 +82,7 @@ def _strips(
     """The whole batch, in as many strips as there are devices that are worth their threads.
 
     A strip is of whole agents if that comes out even, so that a core needs no more policies than it must; else of some
-    columns of every agent. `together`: the columns of an agent are all stepped at once.
+    columns of every agent. `together`: all that agents sampled for at the same time have is stepped at once.
     """
     n = max(min(len(devices), agents * columns // WORTH_A_STRIP), 1) if env.parallel else 1
     if agents % n == 0:
@@ -180,11 +184,9 @@ def segment_sampler(
     def play(
         strip: _Strip, actors: PyTree, keys: Array, seeds: NDArray[np.uint64], ids: NDArray[Any], step: int
     ) -> Trajectories:
-        who, running = tuple(ids.tolist()), np.ones(seeds.shape, bool)
+        block, running = strip.block(ids), np.ones(seeds.shape, bool)
         if step == 0:
-            strip.streams[who] = strip.block(ids)
-            strip.streams[who].reset(running, seeds)
-        block = strip.streams[who]
+            block.reset(running, seeds)
         tape = Tape(block, length)
         for h in range(length):
             action, aux = minds(actors, block, keys, np.full(seeds.shape, h, np.int32), running)
@@ -221,7 +223,8 @@ def hosted_scores(env: HostedEnv, act: Act, actor: PyTree, key: Key, agent: int,
             return np.concatenate(_at_once(work, strips, pool))
     finally:
         for strip in strips:
-            strip.copies.close()
+            for block in strip.blocks.values():
+                block.close()
 
 
 def _play(
@@ -250,11 +253,11 @@ def _play(
     return scores
 
 
-def open_copies(env: HostedEnv, agents: slice, columns: int, learning: bool, together: bool) -> Copies:
+def open_copies(env: HostedEnv, agents: Sequence[int], columns: int, learning: bool, together: bool) -> Copies:
     """`columns` copies of the world of each of these agents."""
-    worlds = [dict(world) for world in env.worlds[agents]] or [{}] * (agents.stop - agents.start)
+    worlds = [dict(env.worlds[agent]) if env.worlds else {} for agent in agents]
     rows = [world for world in worlds for _ in range(columns)]
-    return env.open(rows, learning=learning, together=columns if together else 1)
+    return env.open(rows, learning=learning, together=together)
 
 
 def _addresses(keys: Key, columns: int) -> tuple[Array, NDArray[np.uint64]]:

@@ -102,9 +102,9 @@ class HostedEnv(NamedTuple):
 
     spec: EnvSpec
     world: Any  # as in PureEnv; None if only the environment itself knows its parameters
-    open: Callable[..., Copies]  # worlds, learning=False, together=1 -> a copy for each of these worlds (of `World`)
+    open: Callable[..., Copies]  # worlds, learning=False, together=False -> a copy for each of these worlds (`World`)
     # games may be easier to learn in parts: where `learning`, rewards and ends of episodes may differ from the game's
-    # so many in a row share a world and are stepped `together`; one that is left out will be reset before its next step
+    # all may be stepped `together`: one that is left out of a step will be reset before its next
     parallel: bool = False  # whether threads can step different copies at the same time
     worlds: tuple[tuple[tuple[str, float], ...], ...] = ()  # the world of every agent, as pairs; empty: as in PureEnv
 

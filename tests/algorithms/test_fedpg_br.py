@@ -219,6 +219,18 @@ def test_elsewhere_it_is_corrected_by_how_the_gradient_changed():
     assert float(metrics["weight_max"]) == pytest.approx(weights.max(), rel=1e-5)
 
 
+def test_entropy_counts_in_the_gradients_of_agents_and_server():
+    """Of a policy with p = sigmoid(z) its derivative by z is -z p (1 - p)."""
+    config, b_0, b_n, nothing = replace(PLAIN, entropy=0.5), (1.0, 0.0), (0.4, -0.4), pulls([0, 1], [0.0, 0.0])
+    algorithm, server, agent = started(config, b_0)
+    less = lambda b: 0.5 * (b[0] - b[1]) * p_of(b) * (1 - p_of(b)) * ASIDE  # noqa: E731
+    np.testing.assert_allclose(b_of(algorithm, algorithm.learn(agent, nothing, KEY)[0].g), less(b_0), rtol=1e-5)
+    server = between(algorithm, server, b_0, b_n, (0.0, 0.0))
+    after, metrics = algorithm.refine(server, nothing, KEY)
+    v = less(b_n) - float(metrics["weight_mean"]) * less(b_0)
+    np.testing.assert_allclose(direction_of(algorithm, server, after), v, rtol=1e-4)
+
+
 def test_the_cap_bounds_the_weights():
     algorithm, server, _ = started(replace(PLAIN, weight_cap=0.5))
     server = between(algorithm, server, (0.0, 0.0), (0.4, -0.4), (0.0, 0.0))

@@ -24,7 +24,7 @@ from mfpo.types import TIME_BLOCK, Array, Discrete, Key, Outcome
 BREAKOUT, INVADERS = "ALE/Breakout-v5", "ALE/SpaceInvaders-v5"  # random games of 5 and 3 lives: 150 and 350 steps
 
 
-def opened(name: str, *worlds: dict[str, float], learning: bool = False, together: int = 1) -> ours.Consoles:
+def opened(name: str, *worlds: dict[str, float], learning: bool = False, together: bool = False) -> ours.Consoles:
     copies = ours.make(name).open(worlds, learning=learning, together=together)
     assert isinstance(copies, ours.Consoles)
     return copies
@@ -74,7 +74,7 @@ def test_whole_games_are_gymnasiums() -> None:
     """Gymnasium begins a new game in the step after the end of one; ours begins it when told to."""
     env, n, ends = ours.make(BREAKOUT), 2, 0
     plain, expected, _ = theirs(BREAKOUT, *range(n))
-    block = Block(env, opened(BREAKOUT, *[{}] * n), np.zeros(1, int), n)
+    block = Block(env, opened(BREAKOUT, *[{}] * n), (0,), n)
     block.reset(np.ones((1, n), bool), seeds(*range(n))[None])
     assert block.now.dtype == np.uint8 and np.array_equal(block.now[0], expected)
     over, total = np.zeros((1, n), bool), np.zeros(n)
@@ -152,9 +152,9 @@ def test_seeds_decide_everything(learning: bool) -> None:
 
 
 def test_together_they_do_what_they_do_alone() -> None:
-    """Two groups of two, of which the second is in another world; lives are lost and games begun at different times."""
-    n, worlds, begun = 4, [{}, {}, {"sticky": 0.0}, {"sticky": 0.0}], 0
-    alone, grouped = (opened(BREAKOUT, *worlds, learning=True, together=together) for together in (1, 2))
+    """Three and one, which is in another world; lives are lost and games begun at different times."""
+    n, worlds, begun = 4, [{}, {}, {}, {"sticky": 0.0}], 0
+    alone, grouped = (opened(BREAKOUT, *worlds, learning=True, together=together) for together in (False, True))
     assert len(alone.ales) == 4 and len(grouped.ales) == 2
     everyone = np.arange(n)
     for copies in (alone, grouped):
@@ -168,7 +168,7 @@ def test_together_they_do_what_they_do_alone() -> None:
 
 
 def test_one_of_a_group_that_is_left_out_has_to_begin_anew() -> None:
-    copies, action = opened(BREAKOUT, {}, {}, learning=True, together=2), np.array([1])
+    copies, action = opened(BREAKOUT, {}, {}, learning=True, together=True), np.array([1])
     alone = opened(BREAKOUT, {}, learning=True)
     copies.reset(np.arange(2), seeds(1, 2))
     alone.reset(np.array([0]), seeds(1))

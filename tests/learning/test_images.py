@@ -7,7 +7,7 @@ from mfpo import algorithms
 from mfpo.algorithms import fedavg_ppo, mfpo
 from mfpo.federation import make_engine
 from mfpo.hosted import episode_sampler, segment_sampler
-from mfpo.learning import acting, images
+from mfpo.learning import acting, images, normalisation
 from mfpo.learning.critic import value
 from mfpo.learning.policies import distributions, make_policy
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, HostedEnv, Outcome
@@ -113,11 +113,14 @@ def test_stacks_are_rebuilt_from_frames_that_are_stored_once(segments):
         assert run.obs.shape == (2, TIME_BLOCK + 3, 3, 84, 84) and run.obs.dtype == np.uint8
         ends += run.terminated.sum() + run.truncated[:, :-1].sum()
         for agent in range(2):
-            obs = images.stacks(jax.tree.map(lambda x, agent=agent: jnp.asarray(x[agent]), run), 4)
+            batch = jax.tree.map(lambda x, agent=agent: jnp.asarray(x[agent]), run)
+            obs = jnp.stack(images.lagged(batch, 4), axis=2)
             rebuilt = np.stack([obs[..., 0, 0], obs[..., 5, 7]], axis=2)
             live = run.live[agent]
             assert np.array_equal(rebuilt[live], run.action[agent][live])
             assert live.any() and (rebuilt[live] == 0).any()
+            statistics = normalisation.observe(normalisation.start(SPEC, True), batch)
+            assert np.array_equal(acting.seen(SPEC, statistics, batch), acting.perceive(statistics, obs))
     assert ends > 10
 
 
@@ -183,9 +186,7 @@ def test_the_error_of_the_value_shapes_the_trunk(method, values, steps):
         learn, batch = jax.jit(algorithm.learn), batch._replace(reward=target, terminated=batch.live)
         for i in range(steps):
             agents.append(learn(agents[-1], batch, jax.random.key(i))[0])
-        features = images.see(
-            algorithm.actor(agents[-1]).network.trunk, acting.perceive(agents[-1].obs, images.stacks(batch, 4))
-        )
+        features = images.see(algorithm.actor(agents[-1]).network.trunk, acting.seen(SMALL, agents[-1].obs, batch))
         error = jnp.mean((value(agents[-1].critic.critic, features, "tanh") - target) ** 2)
         return agents, float(error)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfpo.learning import replay as memory
-from mfpo.learning.images import stacks
+from mfpo.learning.images import lagged
 from mfpo.learning.normalisation import Statistics
 from mfpo.learning.replay import Replay, Rule, Shared, Transitions
 from mfpo.learning.schedules import geometric
@@ -202,8 +202,8 @@ def frames_of(rng: np.random.Generator, columns: list[str], before: np.ndarray) 
 
 
 def model_of(batch: Trajectories) -> list[tuple[np.ndarray, np.ndarray, bool]]:
-    """(observation, what it led to, terminated) of every step, column by column, with `images.stacks` as authority."""
-    seen, found = np.asarray(stacks(batch, STACK)), []
+    """(observation, what it led to, terminated) of every step, column by column, with `images.lagged` as authority."""
+    seen, found = np.stack(lagged(batch, STACK), axis=2), []
     live, terminated = np.asarray(batch.live), np.asarray(batch.terminated)
     for d in range(live.shape[1]):
         last = np.flatnonzero(live[:, d])[-1]

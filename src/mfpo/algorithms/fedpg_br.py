@@ -229,9 +229,12 @@ def scaled(c: Config, advantage: Array, batch: Trajectories) -> Array:
     return estimators.standardise(advantage, batch.live) if c.normalise_advantages else advantage
 
 
-def gradient(parts: Parts, theta: PyTree, obs: Array, batch: Trajectories, coefficient: Array) -> tuple[PyTree, Array]:
-    """The mean over all steps of -coefficient * grad log pi_theta(a|s), and log pi_theta(a|s) [H, D]."""
-    g, log_prob = policy_gradient(parts.policy, theta, obs, batch, coefficient)
+def gradient(
+    parts: Parts, theta: PyTree, obs: Array, batch: Trajectories, advantage: Array, w: Array | None = None
+) -> tuple[PyTree, Array]:
+    """The mean over all steps of -w * grad (advantage * log pi_theta(a|s) + entropy), and log pi_theta(a|s) [H, D]."""
+    coefficient = advantage if w is None else w * advantage
+    g, log_prob = policy_gradient(parts.policy, theta, obs, batch, coefficient, parts.config.entropy, w)
     return trees.scale(batch.live.shape[1] / jnp.maximum(jnp.sum(batch.live), 1), g), log_prob
 
 
@@ -288,5 +291,5 @@ def corrected(parts: Parts, server: Server, obs: Array, batch: Trajectories, a: 
     ratio = log_ratio(parts.policy, server.theta_0, log_prob, obs, batch)
     w = estimators.importance_weights(ratio, parts.config.weights, parts.config.weight_cap)
     w = jnp.where(batch.live, w, 0.0)  # where nothing happened, a weight may still be infinite
-    g_0, _ = gradient(parts, server.theta_0, obs, batch, w * a)
+    g_0, _ = gradient(parts, server.theta_0, obs, batch, a, w)
     return trees.add(trees.sub(g, g_0), server.mu), w

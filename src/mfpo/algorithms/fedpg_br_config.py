@@ -36,6 +36,7 @@ class Config:
     adam_beta1: float = option(0.9, "decay of Adam's first moment", symbol="β₁", least=0, most=0.999999)
     adam_beta2: float = option(0.999, "decay of Adam's second moment", symbol="β₂", least=0, most=0.999999)
 
+    entropy: float = option(0.0, "weight of the policy's entropy in the objective, per step", least=0)
     baseline: str = option(
         "value", "what is subtracted from rewards to go", choices=("none", "episode", "time", "value")
     )

@@ -1,8 +1,8 @@
 """Atari games, ALE's v5 as Gymnasium vectorises them: each action lasts 4 frames, what is seen is grey, 84 by 84.
 
-A game begins with up to 30 idle frames and, where the game waits for it, with the fire button. Copies that are stepped
-together share one of ALE's vectorisers, within which some cannot be stepped without the others; any other copy has one
-of its own, which costs a sixteenth more.
+A game begins with up to 30 idle frames and, where the game waits for it, with the fire button. Copies of the same world
+that are stepped together share one of ALE's vectorisers, within which some cannot be stepped without the others; any
+other copy has one of its own, which costs a sixteenth more.
 """
 
 import contextlib
@@ -73,9 +73,12 @@ def check(name: str, given: Mapping[str, float]) -> World:
 class Consoles:
     """`Copies` of one game. Where they are for `learning`, a life is an episode, and rewards are -1, 0 or 1."""
 
-    def __init__(self, rom: str, actions: int, worlds: Sequence[World], learning: bool, together: int) -> None:
-        self.actions, self.learning, self.together = actions, learning, together
-        self.ales = [create(rom, world, together) for world in worlds[::together]]
+    def __init__(self, rom: str, actions: int, worlds: Sequence[World], learning: bool, together: bool) -> None:
+        self.actions, self.learning = actions, learning
+        first = [i for i, world in enumerate(worlds) if not i or not together or world != worlds[i - 1]]
+        self.rows = [slice(start, stop) for start, stop in zip(first, [*first[1:], len(worlds)], strict=True)]
+        self.ales = [create(rom, worlds[row.start], row.stop - row.start) for row in self.rows]
+        self.group = np.repeat(np.arange(len(first)), [row.stop - row.start for row in self.rows])  # of every copy
         self.frames = np.zeros((len(worlds), 84, 84), np.uint8)  # the newest of each
         self.lives = np.zeros(len(worlds), np.int32)
         self.total = np.zeros(len(worlds))  # what the running games were worth
@@ -86,7 +89,7 @@ class Consoles:
         """Begin games; but without a seed, go on with one that has lives left."""
         new = which[~self.goes_on[which]] if seeds is None else which
         ale_seeds = np.full(len(new), UNSEEDED) if seeds is None else (seeds >> np.uint64(33)).astype(int)  # of 31 bits
-        groups = new // self.together
+        groups = self.group[new]
         with ThreadPoolExecutor() as pool:  # a seed makes ALE load its ROM again, which takes 0.1 s
             list(pool.map(lambda g: self.begin(g, new[groups == g], ale_seeds[groups == g]), set(groups.tolist())))
         self.total[new], self.over[new], self.goes_on[new] = 0.0, False, False
@@ -94,7 +97,7 @@ class Consoles:
 
     def begin(self, group: int, copies: NDArray[np.intp], seeds: NDArray[np.int_]) -> None:
         """Begin games in some copies of a group."""
-        within = copies - group * self.together
+        within = copies - self.rows[group].start
         try:
             shown, info = self.ales[group].reset(within.tolist(), seeds.tolist())
         except Exception as error:
@@ -112,13 +115,12 @@ class Consoles:
         raw, lives = np.zeros(len(self.frames), np.float32), self.lives[which]
         pressed, left_out = np.zeros(len(self.frames), np.int64), np.ones(len(self.frames), np.bool_)
         pressed[which], left_out[which] = action, False
-        groups = sorted(set((which // self.together).tolist()))
-        rows = [slice(group * self.together, (group + 1) * self.together) for group in groups]
+        meant = [(self.ales[group], self.rows[group]) for group in np.unique(self.group[which])]
         try:
-            for group, row in zip(groups, rows, strict=True):
-                self.ales[group].send(pressed[row].tolist(), [1.0] * self.together)
-            for group, row in zip(groups, rows, strict=True):
-                shown, raw[row], self.over[row], _, info = self.ales[group].recv()
+            for ale, row in meant:
+                ale.send(pressed[row].tolist(), [1.0] * (row.stop - row.start))
+            for ale, row in meant:
+                shown, raw[row], self.over[row], _, info = ale.recv()
                 self.frames[row], self.lives[row] = shown[:, 0], info["lives"]
                 self.over[row] |= left_out[row]
                 self.goes_on[row] &= ~left_out[row]
@@ -146,7 +148,7 @@ def make(name: str) -> HostedEnv:
     rom, actions = load(name)
     spec = EnvSpec(name, (4, 84, 84), Discrete(actions), HORIZON, stack=4)
 
-    def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False, together: int = 1) -> Consoles:
+    def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False, together: bool = False) -> Consoles:
         return Consoles(rom, actions, [check(name, world) for world in worlds], learning, together)
 
     return HostedEnv(spec, World(), open_)

@@ -60,7 +60,7 @@ class _Copies:
     """The environments, stepped one after the other in this thread."""
 
     def __init__(
-        self, registration: Any, spec: EnvSpec, worlds: Sequence[World], learning: bool = False, together: int = 1
+        self, registration: Any, spec: EnvSpec, worlds: Sequence[World], learning: bool = False, together: bool = False
     ) -> None:
         self._copies: list[Copy] = []
         self._size = spec.observation_shape[0]

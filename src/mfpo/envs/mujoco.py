@@ -201,7 +201,7 @@ def make(name: str) -> HostedEnv:
     low, high = (tuple(bound.tolist()) for bound in model.actuator_ctrlrange.T)
     spec = EnvSpec(name, (model.nq + model.nv - TASKS[name].hidden,), Box(low, high), horizon=1000)
 
-    def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False, together: int = 1) -> Simulations:
+    def open_(worlds: Sequence[Mapping[str, float]], learning: bool = False, together: bool = False) -> Simulations:
         return Simulations(name, [check(name, world) for world in worlds])
 
     return HostedEnv(spec, World(), open_, parallel=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from mfpo.learning.images import UNITS, arrange, on_frames, stacks
+from mfpo.learning.images import UNITS, arrange, lagged, on_frames
 from mfpo.learning.normalisation import normalise, normalise_frames
 from mfpo.learning.policies import Policy, distributions, look, make_policy
 from mfpo.learning.timeline import map_over_time
@@ -60,8 +60,11 @@ def perceive(statistics: PyTree, obs: Array) -> Array:
 
 
 def seen(spec: EnvSpec, statistics: PyTree, batch: Trajectories) -> Array:
-    """The observations of a batch [H, D, ...] as the policy sees them."""
-    return perceive(statistics, stacks(batch, spec.stack) if spec.stack else batch.obs)
+    """The observations of a batch [H, D, ...] as the policy sees them; of frames, each is made ready once."""
+    if not spec.stack:
+        return perceive(statistics, batch.obs)
+    frames = batch._replace(obs=perceive(statistics, batch.obs[:, :, None]))
+    return jnp.concatenate(lagged(frames, spec.stack), axis=-1)
 
 
 def features(policy: Policy, theta: PyTree, statistics: PyTree, obs: Array, batch: Trajectories) -> tuple[Array, Array]:

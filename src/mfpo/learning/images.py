@@ -130,13 +130,16 @@ def _convolve(x: Array, layer: Layer) -> Array:
     return jax.nn.relu(z + layer.b)
 
 
-def stacks(batch: Trajectories, stack: int) -> Array:
-    """The observations [H, D, stack, ...] of a batch that holds every frame once; zeros stand before an episode."""
+def lagged(batch: Trajectories, stack: int) -> list[Array]:
+    """The `stack` frames of every observation, oldest first, each [H, D, ...], of a batch that holds every frame once.
+
+    Zeros stand before an episode.
+    """
     slots = batch.live.shape[0]
     begins = jnp.concatenate([jnp.zeros_like(batch.live[:1]), (batch.terminated | ~batch.live)[:-1]])
-    layers, begun = [], jnp.zeros_like(begins)
+    frames, begun = [], jnp.zeros_like(begins)
     for lag in range(stack):
         frame = jax.lax.slice_in_dim(batch.obs, stack - 1 - lag, stack - 1 - lag + slots)
-        layers.append(jnp.where(begun[..., None, None], 0, frame))
+        frames.append(jnp.where(begun.reshape(*begun.shape, *[1] * (frame.ndim - 2)), 0, frame))
         begun = begun | (jnp.concatenate([jnp.zeros_like(begins[:lag]), begins[: slots - lag]]) if lag else begins)
-    return jnp.stack(layers[::-1], axis=2)
+    return frames[::-1]

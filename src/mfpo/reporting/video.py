@@ -62,7 +62,7 @@ def _film_frames(actor: Actor, name: str, seed: int, greedy: bool) -> Film:
     env: Any = envs.make(name)
     copies = env.open([{}])
     try:
-        block, here = Block(env, copies, np.zeros(1, int), 1), np.ones((1, 1), bool)
+        block, here = Block(env, copies, (0,), 1), np.ones((1, 1), bool)
         block.reset(here, np.array([[seed]], np.uint64) << np.uint64(33))
         frames, over, score = [_large(block.now[0, 0, -1])], False, np.zeros((1, 1))
         while not over:
