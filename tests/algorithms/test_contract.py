@@ -86,9 +86,20 @@ def variant_cases() -> list[Any]:
     ]
 
 
-def made_up_batches(algorithm: Algorithm, spec: EnvSpec, seed: int, actors: PyTree) -> Trajectories:
-    """For each agent, random episodes of different lengths; the first is truncated, the others terminate."""
-    rng, d, horizon = np.random.default_rng(seed), algorithm.plan.episodes, spec.horizon
+def acting(algorithm: Algorithm) -> Callable[..., tuple[Array, Array]]:
+    """act for all columns and slots of all agents, compiled."""
+    act = jax.vmap(jax.vmap(algorithm.act, (None, 0, 0)), (None, 0, 0))
+    return jax.jit(jax.vmap(act))
+
+
+def shown(spec: EnvSpec, numbers: np.ndarray) -> Array:
+    """Observations of random numbers; of frames, only as many pixels as it takes to tell them apart are not black."""
+    return jnp.asarray(numbers > 2, jnp.uint8) if spec.stack else jnp.asarray(numbers, jnp.float32)
+
+
+def made_up_batches(d: int, spec: EnvSpec, act: Callable[..., tuple[Array, Array]], actors: PyTree) -> Trajectories:
+    """For each agent d random episodes of different lengths; the first is truncated, the others terminate."""
+    rng, horizon = np.random.default_rng(0), spec.horizon
     lengths = np.array([horizon, *(3 + 5 * i for i in range(d - 1))])
     h = np.arange(TIME_BLOCK)[:, None]
     live, ends = h < lengths, h == lengths - 1
@@ -100,16 +111,13 @@ def made_up_batches(algorithm: Algorithm, spec: EnvSpec, seed: int, actors: PyTr
         return jnp.asarray(rng.normal(size=(AGENTS, *shape)), jnp.float32)
 
     def seen(*shape: int) -> Array:
-        """Of frames that are stacked, only as many pixels as it takes to tell them apart are not black."""
-        shown = normal(*shape, *spec.observation_shape)
-        return (shown > 2).astype(jnp.uint8) if spec.stack else shown
+        return shown(spec, rng.normal(size=(AGENTS, *shape, *spec.observation_shape)))
 
     obs = seen(TIME_BLOCK, d)
     keys = jax.random.wrap_key_data(rng.integers(2**32, size=(AGENTS, TIME_BLOCK, d, 2), dtype=np.uint32))
-    of_one_agent = jax.vmap(jax.vmap(algorithm.act, (None, 0, 0)), (None, 0, 0))
     return Trajectories(
         obs=frames_of(obs, spec.stack),
-        action=jax.vmap(of_one_agent)(actors, obs, keys)[1],
+        action=act(actors, obs, keys)[1],
         reward=normal(TIME_BLOCK, d) * live,
         live=for_all(live),
         terminated=for_all(ends & (lengths < horizon)),
@@ -158,7 +166,9 @@ def test_layouts_are_stable_for_every_choice(name: str, env: str, change: dict[s
     actors = jax.eval_shape(jax.vmap(algorithm.actor), agents)
     actor = jax.eval_shape(algorithm.actor, server)
     assert layout(without_agents(actors)) == layout(actor)
-    batches = jax.eval_shape(functools.partial(made_up_batches, algorithm, spec, 0), actors)
+    batches = jax.eval_shape(
+        functools.partial(made_up_batches, algorithm.plan.episodes, spec, acting(algorithm)), actors
+    )
     learned, metrics = jax.eval_shape(jax.vmap(algorithm.learn), agents, batches, keys)
     assert layout(learned) == layout(agents)
     assert {x.shape for x in metrics.values()} == {(AGENTS,)}
@@ -219,15 +229,12 @@ def case(request: pytest.FixtureRequest) -> Case:
     receive = jax.jit(jax.vmap(algorithm.receive, (0, None)))
     learn, merge = jax.jit(jax.vmap(algorithm.learn)), jax.jit(algorithm.merge)
 
-    @functools.partial(jax.jit, static_argnums=1)
-    def sample(agents: PyTree, seed: int) -> Trajectories:
-        return made_up_batches(algorithm, spec, seed, jax.vmap(algorithm.actor)(agents))
-
+    act, actors_of = acting(algorithm), jax.jit(jax.vmap(algorithm.actor))
     server, agents = jax.jit(algorithm.init)(jax.random.key(0)), join(keys)
     for round_number in (1, 2):
         agents = receive(agents, algorithm.download(server))
         for _ in range(algorithm.plan.local_steps):
-            batches = sample(agents, 0)
+            batches = made_up_batches(algorithm.plan.episodes, spec, act, actors_of(agents))
             agents, _ = learn(agents, batches, keys)
         if round_number < 2:
             server, _ = merge(server, upload(agents), jnp.ones(AGENTS, bool), jax.random.key(round_number))
@@ -266,7 +273,7 @@ def test_states_and_messages_are_plain_finite_arrays(case: Case) -> None:
 def test_actions_are_inside_the_action_space(case: Case) -> None:
     algorithm, action = case.algorithm, case.spec.action
     actor = algorithm.actor(case.server)
-    obs = np.random.default_rng(1).normal(0, 5, (200, *case.spec.observation_shape)).astype(np.float32)
+    obs = shown(case.spec, np.random.default_rng(1).normal(0, 5, (200, *case.spec.observation_shape)))
     random, _ = jax.jit(jax.vmap(algorithm.act, (None, 0, 0)))(actor, obs, jax.random.split(jax.random.key(2), 200))
     greedy = jax.jit(jax.vmap(algorithm.greedy, (None, 0)))(actor, obs)
     assert layout(random) == layout(greedy)
@@ -282,7 +289,7 @@ def test_actions_are_inside_the_action_space(case: Case) -> None:
 
 
 def test_act_depends_on_its_key_alone_for_randomness(case: Case) -> None:
-    actor, obs = case.algorithm.actor(case.server), jnp.ones(case.spec.observation_shape)
+    actor, obs = case.algorithm.actor(case.server), shown(case.spec, np.ones(case.spec.observation_shape))
     act = jax.jit(lambda key: jax.vmap(case.algorithm.act, (None, None, 0))(actor, obs, jax.random.split(key, 50)))
     one, again, other = (act(jax.random.key(seed)) for seed in (5, 5, 6))
     assert same(one, again)

@@ -274,6 +274,21 @@ def test_an_agents_draws_do_not_depend_on_the_block_it_is_in() -> None:
         np.testing.assert_allclose(log_.returns, log.returns[ids], rtol=1e-6)
 
 
+def test_agents_that_learn_in_turn_take_the_place_of_what_they_were() -> None:
+    """However many there are, one of them is copied at a time."""
+
+    def learn(row: Array, x: Array) -> tuple[Array, Metrics]:
+        return row.at[x].add(1.0), {"sum": jnp.sum(row)}
+
+    everyone, size = np.arange(40_000.0).reshape(10, -1), 4 * 4_000
+    program = jax.jit(functools.partial(federation_round.in_turn, learn), donate_argnums=0)
+    compiled = program.lower(jnp.asarray(everyone), jnp.arange(10)).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 3 * size
+    rows, metrics = compiled(jnp.asarray(everyone), jnp.arange(10))
+    assert same(rows, everyone + np.eye(10, 4_000))
+    np.testing.assert_allclose(metrics["sum"], everyone.sum(axis=1), rtol=1e-6)
+
+
 def test_round_agent_step_and_purpose_each_change_the_draws() -> None:
     """The trajectories come from SAMPLE, learning from LEARN, at (round, agent, step)."""
     _, logs = played("inprocess", 4, 0)

@@ -105,6 +105,26 @@ def _beginning(algorithm: Algorithm, agents: int) -> Callable[[Key], State]:
     return program
 
 
+def in_turn(fn: Callable[..., tuple[PyTree, PyTree]], rows: PyTree, *given: PyTree) -> tuple[PyTree, PyTree]:
+    """fn(row, *given) -> (row, result) for one row of the agents after the other: all rows anew, and all results.
+
+    Each row takes the place of the old one: `lax.map` would keep all the old ones until the end.
+    """
+    n = jax.tree.leaves(rows)[0].shape[0]
+
+    def one(i: Any, rows: PyTree) -> tuple[PyTree, PyTree]:
+        return fn(*jax.tree.map(lambda x: x[i], (rows, *given)))
+
+    def body(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        done: tuple[PyTree, PyTree] = jax.tree.map(lambda x, y: x.at[i].set(y), carry, one(i, carry[0]))
+        return done
+
+    shapes = jax.eval_shape(lambda: one(0, rows)[1])
+    results = jax.tree.map(lambda s: jnp.zeros((n, *s.shape), s.dtype), shapes)
+    done: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, n, body, (rows, results))
+    return done
+
+
 class Work(NamedTuple):
     """The compiled parts of what a block of agents does. An engine may wrap them, `local` puts them together."""
 
@@ -142,7 +162,7 @@ def make_work(algorithm: Algorithm, faults: Faults = faulty.NONE) -> Work:
         if faults.byzantine and faults.attack in faulty.OF_REWARDS:
             spoilt = jax.vmap(lambda x, key: faulty.spoil(faults.attack, x, key))(batch, own)
             seen = _for_liars(spoilt, batch, ids)
-        agents, metrics = jax.lax.map(lambda x: algorithm.learn(*x), (agents, seen, own))
+        agents, metrics = in_turn(algorithm.learn, agents, seen, own)
         return agents, StepLog(batch.score, jnp.sum(batch.live, axis=1), metrics)
 
     def lie(uploads: PyTree, untaught: PyTree, previous: PyTree, ids: Array, seed: Key, round_number: Array) -> PyTree:
