@@ -103,6 +103,30 @@ def test_the_figure_of_one_run_has_its_curve_evaluation_and_threshold(make_run):
     assert axes.get_title(loc="left") == "CartPole-v1 · mfpo · 10 agents"
 
 
+def judged(run, every):
+    """The run with its policy judged on the way."""
+    rows = load_record(run).rows
+    for row in rows[every - 1 :: every]:
+        t = row["round"]
+        row |= {"evaluation_mean": t, "evaluation_std": 5, "evaluation_min": t - 2, "evaluation_max": t + 9}
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return run
+
+
+def test_runs_that_were_judged_on_the_way_show_that(make_run):
+    run = judged(make_run(rounds=7), 3)
+    axes = figure([run]).axes[0]
+    line, end = labelled(axes)
+    assert line.get_label() == "on the way" and end.get_xdata() == [7]
+    assert [list(x) for x in line.get_data()] == [[3, 6], [3, 6]]
+    assert "fresh episodes" in axes.texts[0].get_text()
+    curve = curve_of(groups_of(run)[0], field="evaluation_mean")
+    assert (list(curve.low), list(curve.high)) == ([1, 4], [8, 11])
+    both = figure([run, make_run(rounds=7, momentum=0.5)]).axes[0]  # the other one was not: what both have is drawn
+    assert [len(line.get_xdata()) for line in labelled(both)] == [7, 7]
+    assert "training episodes" in both.texts[0].get_text()
+
+
 def test_the_figure_of_many_runs_has_a_line_per_setting_and_a_thin_one_per_seed(make_run):
     runs = [make_run(rounds=6, seed=s, momentum=m) for m in (0.8, 0.5, 0.0) for s in (0, 1)]
     axes = figure(runs, x="bytes").axes[0]

@@ -67,6 +67,19 @@ def test_what_a_run_leaves(job: Job, whole: Run) -> None:
     assert last["seconds"] > 0 and last["cpu_seconds"] > 0
 
 
+def test_a_policy_judged_on_the_way_is_in_the_line_of_its_round(job: Job, whole: Run, tmp_path: Path) -> None:
+    judged = dataclasses.replace(job[0], evaluation_every=2), job[1]
+    run = train(*judged, tmp_path / "judged", notice=quiet)
+    names = ["evaluation_mean", "evaluation_std", "evaluation_min", "evaluation_max"]
+    assert [[name for name in row if name in names] for row in run.metrics] == [[], names, [], names, []]
+    assert result(run.path)[0] == result(whole.path)[0]  # nothing else depends on it
+    shorter = dataclasses.replace(judged[0], rounds=4), job[1]
+    final, last = train(*shorter, tmp_path / "shorter", notice=quiet).summary["evaluation"], run.metrics[3]
+    assert [last[name] for name in names] == [final["mean"], final["std"], min(final["returns"]), max(final["returns"])]
+    interrupted(judged, tmp_path / "again", after=3)
+    assert result(resume(tmp_path / "again", notice=quiet).path) == result(run.path)
+
+
 def test_the_summary(job: Job, whole: Run) -> None:
     summary = json.loads((whole.path / "summary.json").read_text())
     assert summary == whole.summary

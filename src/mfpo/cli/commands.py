@@ -156,7 +156,9 @@ def _summary(run: "Run", curve: Path | None) -> str:
     score = score_text(evaluation["mean"], evaluation["std"])
     lines = [f"{summary['env']} with {summary['algorithm']}: {score} over {evaluation['episodes']} fresh episodes"]
     if sys.stdout.isatty():
-        lines.append(f"  {sparkline([row['return_mean'] for row in run.metrics])}  return by round")
+        judged = [row["evaluation_mean"] for row in run.metrics if "evaluation_mean" in row]
+        by_round = judged or [row["return_mean"] for row in run.metrics]
+        lines.append(f"  {sparkline(by_round)}  {'evaluation on the way' if judged else 'return by round'}")
     speed, trajectories = summary.get("env_steps_per_second"), summary["trajectories_per_agent"]
     lines += [
         f"  rounds         {summary['rounds']} with {summary['agents']} agents",

@@ -3,7 +3,7 @@
 import sys
 from typing import Any, Protocol
 
-from mfpo.cli.text import bytes_text, score_text, seconds_text
+from mfpo.cli.text import bytes_text, judged_text, score_text, seconds_text
 
 Row = dict[str, Any]
 
@@ -74,6 +74,7 @@ class Lines(Quiet):
         parts = (
             f"round {row['round']}/{self._rounds}",
             f"return {score_text(row['return_mean'], row['return_std'])}",
+            *([f"evaluation {judged}"] if (judged := judged_text(row)) else []),
             f"{row['trajectories_per_agent']:,.0f} trajectories/agent",
             bytes_text(row["bytes_up"] + row["bytes_down"]),
             seconds_text(row["seconds"]),
@@ -101,6 +102,7 @@ class Bar:
         self._bar = Progress(*columns, console=console, transient=True, speed_estimate_period=memory)
         self._task = self._bar.add_task("compiling …", total=total)
         self._bar.start()
+        self._judged = ""  # the last evaluation on the way
 
     def started(self, title: str) -> None:
         """The title stays above the bar."""
@@ -108,7 +110,9 @@ class Bar:
 
     def row(self, row: Row) -> None:
         """Move the bar; a resumed run starts where it was."""
+        self._judged = judged_text(row) or self._judged
         score = f"return [bold]{score_text(row['return_mean'], row['return_std'])}[/]"
+        score += f"  evaluation [bold]{self._judged}[/]" if self._judged else ""
         text = f"{score}  {row['trajectories_per_agent']:,.0f} trajectories/agent"
         self._bar.update(self._task, completed=row["round"], description=text)
 

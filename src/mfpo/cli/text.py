@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -37,6 +38,15 @@ def score_text(mean: float | None, std: float | None) -> str:
     ('312.4 ± 80.1', '–')
     """
     return "–" if mean is None or std is None else f"{mean:.1f} ± {std:.1f}"
+
+
+def judged_text(row: Mapping[str, Any]) -> str:
+    """The score of the policy after a round, if it was judged then.
+
+    >>> judged_text({"evaluation_mean": 12.0, "evaluation_std": 1.5}), judged_text({"round": 1})
+    ('12.0 ± 1.5', '')
+    """
+    return score_text(row["evaluation_mean"], row["evaluation_std"]) if "evaluation_mean" in row else ""
 
 
 def sparkline(values: Sequence[float | None], width: int = 60) -> str:

@@ -26,7 +26,7 @@ AXES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "bytes": (("bytes_up", "bytes_down"), "bytes sent, all agents, up and down", BYTES),
 }
 FORMATS = (".png", ".svg", ".pdf")
-RETURN = "return_mean"
+RETURN, EVALUATION = "return_mean", "evaluation_mean"
 
 # Okabe and Ito's colours, in the order that keeps neighbours apart for every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -54,7 +54,8 @@ STYLE: Any = {
 
 # Fields that do not make two runs different experiments.
 SAME_EXPERIMENT = (
-    "seed", "engine", "devices", "evaluation_episodes", "reference_every", "reference_trajectories", "preset",
+    "seed", "engine", "devices", "preset",
+    "evaluation_episodes", "evaluation_every", "reference_every", "reference_trajectories",
 )  # fmt: skip
 
 
@@ -119,17 +120,17 @@ def _short(value: Any) -> str:
 def curve_of(group: Group, x: str = "rounds", field: str = RETURN) -> Curve:
     """One run: the mean return of each round ± the spread of its episodes. Several: their mean and its 95% interval.
 
-    Another `field` of the rows has no spread of its own.
+    A `field` of the rows that is not of returns has no spread of its own.
     """
     lines = [line_of(record, x, field) for record in group.records]
     if len(lines) == 1:
         xs, ys = lines[0]
-        rows = group.records[0].rows
-        if field != RETURN:
+        if field not in (RETURN, EVALUATION):
             return Curve(xs, ys, ys, ys, [])
-        spread = _column(rows, "return_std")
-        low = np.fmax(ys - spread, _column(rows, "return_min"))  # a band must not promise what no episode did
-        high = np.fmin(ys + spread, _column(rows, "return_max"))
+        std, least, most = (
+            _column(_rows_with(group.records[0], field), field.replace("mean", name)) for name in ("std", "min", "max")
+        )
+        low, high = np.fmax(ys - std, least), np.fmin(ys + std, most)  # a band must not promise what no episode did
         return Curve(xs, ys, low, high, [])
     first = lines[0][0]
     if all(np.array_equal(xs, first) for xs, _ in lines):
@@ -145,9 +146,19 @@ def line_of(record: Record, x: str, field: str = RETURN) -> tuple[Floats, Floats
     """A field of the rows against a cost. Rounds without a return leave a gap, those without another field are out."""
     if not record.rows:
         raise RunError(f"{record.path} has no finished round yet; there is nothing to draw.")
-    rows = [row for row in record.rows if field == RETURN or row.get(field) is not None]
+    rows = _rows_with(record, field)
     xs: Floats = np.sum([_column(rows, cost) for cost in AXES[x][0]], axis=0)
     return xs, _column(rows, field)
+
+
+def _rows_with(record: Record, field: str) -> list[dict[str, Any]]:
+    return [row for row in record.rows if field == RETURN or row.get(field) is not None]
+
+
+def measure_of(groups: list[Group]) -> str:
+    """What to draw: the policies judged on the way, if all the runs did that; else the episodes they learned from."""
+    judged = all(_rows_with(record, EVALUATION) for group in groups for record in group.records)
+    return EVALUATION if judged else RETURN
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> Floats:
@@ -182,7 +193,10 @@ def figure_of(
 ) -> "Figure":
     """A line per group. Groups that are `ordered`, by a number, are told apart by shades, without the single runs."""
     matplotlib, picture = blank(8.6 if ordered else 7.2, 4.3)
-    curves = [curve_of(group, x) for group in groups]
+    field = measure_of(groups)
+    if len(groups) == 1 and field == EVALUATION:
+        groups = [Group("on the way", groups[0].records)]
+    curves = [curve_of(group, x, field) for group in groups]
     colours: Sequence[Any] = COLOURS
     if ordered:
         curves = [curve._replace(each=[]) for curve in curves]
@@ -193,8 +207,8 @@ def figure_of(
         for number, (group, curve) in enumerate(zip(groups, curves, strict=True)):
             draw_curve(axes, group, curve, scale, number, colours)
         if len(groups) == 1 and len(groups[0].records) == 1:
-            _mark_evaluation(axes, groups[0].records[0], curves[0].x[-1] / scale)
-        _decorate(axes, groups, title, AXES[x][1] + unit, threshold)
+            _mark_evaluation(axes, groups[0].records[0], line_of(groups[0].records[0], x)[0][-1] / scale)
+        _decorate(axes, groups, title, AXES[x][1] + unit, threshold, field)
         legend = axes.get_legend()
         if ordered and legend is not None:  # there are many lines: beside them, not among them
             legend.set_loc("center left")
@@ -267,13 +281,15 @@ def draw_threshold(axes: "Axes", threshold: float | None) -> None:
         axes.axhline(threshold, **dashed, label=f"threshold {threshold:g}")
 
 
-def _decorate(axes: "Axes", groups: list[Group], title: str | None, xlabel: str, threshold: float | None) -> None:
+def _decorate(
+    axes: "Axes", groups: list[Group], title: str | None, xlabel: str, threshold: float | None, field: str
+) -> None:
     label_costs(axes, xlabel)
     axes.set_ylabel("return of an episode")
     draw_threshold(axes, threshold)
     axes.set_title(title or title_of(groups), loc="left", fontweight="bold", fontsize=12, pad=22)
     above: dict[str, Any] = {"xy": (0, 1), "xytext": (0, 7), "xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(caption_of(groups), **above, color=FAINT, fontsize=8.5)
+    axes.annotate(caption_of(groups, field), **above, color=FAINT, fontsize=8.5)
     handles, _ = axes.get_legend_handles_labels()
     if len(handles) > 1:
         axes.legend(loc="best", fontsize=9)
@@ -291,13 +307,14 @@ def title_of(groups: list[Group]) -> str:
     return " · ".join(parts) or "learning curves"
 
 
-def caption_of(groups: list[Group]) -> str:
+def caption_of(groups: list[Group], field: str = RETURN) -> str:
     """What lines and bands are."""
+    episodes = "training episodes" if field == RETURN else "fresh episodes"
     seeds = sorted({len(group.records) for group in groups})
     if seeds == [1]:
-        return "mean over the training episodes of each round; band: ± one standard deviation"
+        return f"mean over the {episodes} of a round; band: ± one standard deviation"
     count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    return f"mean over {count} seeds, training episodes; band: 95% bootstrap interval of the mean"
+    return f"mean over {count} seeds, {episodes}; band: 95% bootstrap interval of the mean"
 
 
 def save_figure(paths: Sequence[str | Path], out: str | Path, **options: Any) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mfpo.errors import RunError
 from mfpo.federation import RoundLog
@@ -19,16 +20,13 @@ def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float
     """The line of a round: counts so far, then this round's episodes, learning, merge and cost."""
     ended = log.returns[~np.isnan(log.returns)]  # segments in which no episode ended have no return
     ended = ended if ended.size else np.full(1, np.nan)
-    row: Row = {
+    row = {
         "round": progress.round,
         "env_steps": progress.env_steps,
         "trajectories_per_agent": progress.trajectories_per_agent,
         "bytes_up": progress.bytes_up,
         "bytes_down": progress.bytes_down,
-        "return_mean": np.mean(ended, dtype=np.float64),
-        "return_std": np.std(ended, dtype=np.float64),
-        "return_min": np.min(ended),
-        "return_max": np.max(ended),
+        **_spread("return", ended),
         "length_mean": np.mean(log.lengths, dtype=np.float64),
     }
     row |= {name: np.mean(values, dtype=np.float64) for name, values in log.learn.items()}
@@ -36,6 +34,20 @@ def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float
     # the agents' and the server's view of one quantity may share its name; neither may hide the other
     row |= {f"server_{name}" if name in row else name: value for name, value in log.merge.items()}
     row |= {"seconds": seconds, "cpu_seconds": cpu_seconds}
+    return _plain_row(row)
+
+
+def judgement(returns: NDArray[np.float64]) -> Row:
+    """What is added to a line if the policy was judged after the round."""
+    return _plain_row(_spread("evaluation", returns))
+
+
+def _spread(of: str, returns: NDArray[Any]) -> dict[str, Any]:
+    mean, std = np.mean(returns, dtype=np.float64), np.std(returns, dtype=np.float64)
+    return {f"{of}_mean": mean, f"{of}_std": std, f"{of}_min": np.min(returns), f"{of}_max": np.max(returns)}
+
+
+def _plain_row(row: dict[str, Any]) -> Row:
     return {name: plain(value) for name, value in row.items()}
 
 

@@ -44,7 +44,10 @@ class Settings:
     participation: float = option(1.0, "share of the agents that are asked in a round", above=0, most=1)
     dropout: float = option(0.0, "chance that an agent misses a round", least=0, most=0.99)
     stragglers: float = option(0.0, "chance that an agent answers too late", least=0, most=0.99)
-    evaluation_episodes: int = option(100, "fresh episodes the final policy is judged by", least=1)
+    evaluation_episodes: int = option(100, "fresh episodes a policy is judged by", least=1)
+    evaluation_every: int = option(
+        0, "rounds after which the policy is judged on the way, too; 0: the final one only", least=0
+    )
     reference_every: int = option(
         0, "rounds after which the server's direction is compared with a gradient measured apart; 0: never", least=0
     )

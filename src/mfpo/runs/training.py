@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from mfpo import algorithms, envs, federation
 from mfpo.errors import Diverged, RunError, StepFailed
@@ -212,6 +213,9 @@ def _go_on(path: Path, job: Job, callback: Callback | None, notice: Notice, star
         notice(f"{log_file} lacks {progress.round - len(rows)} of {progress.round} rounds; training is not affected.")
     while progress.round < job.settings.rounds:
         state, progress, row = _one_round(path, job, state, progress)
+        if job.settings.evaluation_every and progress.round % job.settings.evaluation_every == 0:
+            returns = _returns(job.algorithm, job.env, _acting(job, state), job.settings)
+            row |= metrics.judgement(np.concatenate(returns))
         with files.uninterrupted():  # Ctrl-C now would only throw away a round that is done
             with files.writing(directory.METRICS, path):
                 metrics.append(log_file, row)
@@ -257,8 +261,7 @@ def _one_round(
 def _finish(path: Path, job: Job, state: federation.State, progress: Progress, rows: list[metrics.Row]) -> Run:
     """Policy, evaluation, summary. The summary comes last: it is what makes a run finished."""
     settings = job.settings
-    # off the engine's devices: it acts on one, and here with the very arrays it will be loaded with
-    params = jax.tree.map(jnp.array, jax.device_get(job.algorithm.actor(state.server)))
+    params = _acting(job, state)
     origin = Origin(settings.algorithm, job.config, job.env.spec, settings.agents)
     policy = Policy(origin, job.algorithm, params)
     with files.writing("the policy", path), files.uninterrupted():
@@ -270,13 +273,24 @@ def _finish(path: Path, job: Job, state: federation.State, progress: Progress, r
     return Run(path, settings, job.config, rows, outcome, policy)
 
 
-def _evaluate(algorithm: Algorithm, env: Env, params: Any, settings: Settings, greedy: bool = False) -> dict[str, Any]:
-    """The score on fresh episodes; if the agents' worlds differ, in each of them, and over all of them together."""
-    episodes = settings.evaluation_episodes
-    of_agents = [
-        federation.evaluate(algorithm, env, params, settings.seed, episodes, greedy, agent)
+def _acting(job: Job, state: federation.State) -> Any:
+    """What the policy acts with, off the engine's devices: on one, and with the very arrays it will be loaded with."""
+    return jax.tree.map(jnp.array, jax.device_get(job.algorithm.actor(state.server)))
+
+
+def _returns(
+    algorithm: Algorithm, env: Env, params: Any, settings: Settings, greedy: bool = False
+) -> list[NDArray[np.float64]]:
+    """Of fresh episodes; if the agents' worlds differ, in each of them."""
+    return [
+        federation.evaluate(algorithm, env, params, settings.seed, settings.evaluation_episodes, greedy, agent)
         for agent in range(len(env.worlds) or 1)
     ]
+
+
+def _evaluate(algorithm: Algorithm, env: Env, params: Any, settings: Settings, greedy: bool = False) -> dict[str, Any]:
+    """The score on fresh episodes; if the agents' worlds differ, in each of them, and over all of them together."""
+    of_agents = _returns(algorithm, env, params, settings, greedy)
     returns = np.concatenate(of_agents)
     result = {
         "mean": metrics.plain(np.mean(returns, dtype=np.float64)),
