@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from mfpo import algorithms
-from mfpo.algorithms import fedavg_ppo, mfpo
+from mfpo.algorithms import fedavg_ppo, fedpg_br, mfpo
 from mfpo.federation import make_engine
 from mfpo.hosted import episode_sampler, segment_sampler
 from mfpo.learning import acting, images, normalisation
 from mfpo.learning.critic import value
+from mfpo.learning.normalisation import deviation
 from mfpo.learning.policies import distributions, make_policy
 from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, HostedEnv, Outcome
 
@@ -194,3 +195,36 @@ def test_the_error_of_the_value_shapes_the_trunk(method, values, steps):
     (_, plain, *_), error_without = trained(0.0)
     assert error < 0.7 * error_without
     assert not np.array_equal(shaped.theta, plain.theta)
+
+
+def test_the_error_of_the_value_is_part_of_the_gradient_of_fedpg_br():
+    shared = {"trajectories": 2, "server_trajectories": 2, "env_steps": 100, "hidden": (), "value_hidden": ()}
+
+    def measured(weight):
+        """An agent with its gradient, and its batch."""
+        config = fedpg_br.Config(**shared, value_updates=1, value_weight=weight, normalise_advantages=False)
+        algorithm = fedpg_br.make(config, SMALL, 1)
+        agent = algorithm.receive(
+            algorithm.join(jax.random.key(0)), algorithm.download(algorithm.init(jax.random.key(1)))
+        )
+        actors = jax.tree.map(lambda x: x[None], algorithm.actor(agent))
+        run = segment_sampler(SIGNS, algorithm.act, 1, 2, TIME_BLOCK)(actors, jax.random.key(3)[None], jnp.arange(1), 0)
+        batch = jax.tree.map(lambda x: jnp.asarray(x[0]), run)
+        batch = batch._replace(terminated=batch.live, truncated=batch.live & False)
+        return algorithm, jax.jit(algorithm.learn)(agent, batch, jax.random.key(0))[0], batch
+
+    algorithm, with_it, batch = measured(1.0)
+    critic, obs = with_it.critic.critic, acting.seen(SMALL, with_it.obs, batch)
+
+    def error(theta):
+        """Half of the mean square over the steps, in the critic's units."""
+        trunk = algorithm.actor(with_it._replace(theta=theta)).network.trunk
+        off = (value(critic, images.see(trunk, obs), "tanh") - batch.reward) / deviation(critic.returns)
+        return jnp.sum(off**2, where=batch.live) / batch.live.sum() / 2
+
+    expected = jax.grad(error)(with_it.theta)
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(with_it.g - measured(0.0)[1].g, expected, rtol=1e-3, atol=1e-5)
+    # where mu was measured the server adds nothing to it, which is zero here
+    moved, _ = jax.jit(algorithm.refine)(algorithm.init(jax.random.key(1)), batch, jax.random.key(0))
+    np.testing.assert_allclose(moved.step.mean, 0.0, atol=1e-6)

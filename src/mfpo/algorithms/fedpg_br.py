@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from mfpo.algorithms.fedpg_br_config import Config
 from mfpo.learning import acting, aggregation, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
-from mfpo.learning.gradients import log_ratio, policy_gradient
+from mfpo.learning.gradients import Cost, log_ratio, policy_gradient
 from mfpo.learning.policies import Policy
 from mfpo.learning.timeline import map_over_time
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Trajectories
@@ -189,11 +189,11 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
         seen, last_seen = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
         training = (c.value_updates, c.value_samples, c.value_stepsize)
         options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
-        critic, (a, _, loss) = value_function.advantages(critic, seen, last_seen, batch, key, options)
-        metrics = {"value_loss": loss}
+        critic, (a, target, loss) = value_function.advantages(critic, seen, last_seen, batch, key, options)
+        cost, metrics = error(parts, critic.critic, target), {"value_loss": loss}
     else:
-        a = monte_carlo(batch, agent.batch, c.gamma, c.baseline)
-    g, _ = gradient(parts, agent.theta, obs, batch, scaled(c, a, batch))
+        a, cost = monte_carlo(batch, agent.batch, c.gamma, c.baseline), None
+    g, _ = gradient(parts, agent.theta, obs, batch, scaled(c, a, batch), cost)
     agent = agent._replace(g=g, obs_seen=normalisation.observe(agent.obs_seen, batch), critic=critic)
     return agent, {"gradient_norm": trees.norm(g)} | metrics
 
@@ -229,12 +229,29 @@ def scaled(c: Config, advantage: Array, batch: Trajectories) -> Array:
     return estimators.standardise(advantage, batch.live) if c.normalise_advantages else advantage
 
 
+def error(parts: Parts, critic: value_function.Critic, target: Array) -> Cost | None:
+    """The error of the value, where it shapes the trunk that value and policy share."""
+    c = parts.config
+    if parts.policy.features is None or not c.value_weight:
+        return None
+    return value_function.error(critic, target, c.value_weight, c.activation)
+
+
 def gradient(
-    parts: Parts, theta: PyTree, obs: Array, batch: Trajectories, advantage: Array, w: Array | None = None
+    parts: Parts,
+    theta: PyTree,
+    obs: Array,
+    batch: Trajectories,
+    advantage: Array,
+    cost: Cost | None,
+    w: Array | None = None,
 ) -> tuple[PyTree, Array]:
-    """The mean over all steps of -w * grad (advantage * log pi_theta(a|s) + entropy), and log pi_theta(a|s) [H, D]."""
+    """The mean over all steps of grad w (cost - advantage * log pi_theta(a|s) - entropy), and log pi_theta(a|s) [H, D].
+
+    The weights w are constants, and 1 if they are None.
+    """
     coefficient = advantage if w is None else w * advantage
-    g, log_prob = policy_gradient(parts.policy, theta, obs, batch, coefficient, parts.config.entropy, w)
+    g, log_prob = policy_gradient(parts.policy, theta, obs, batch, coefficient, parts.config.entropy, w, cost)
     return trees.scale(batch.live.shape[1] / jnp.maximum(jnp.sum(batch.live), 1), g), log_prob
 
 
@@ -277,19 +294,21 @@ def refine(parts: Parts, server: Server, batch: Trajectories) -> tuple[Server, M
         v = map_over_time(lambda x: value_function.value(server.critic, x, c.activation), (seen,), batch.length)
         last = value_function.value(server.critic, last_seen, c.activation)
         a = estimators.generalised_advantage(batch, v, last, c.gamma, c.gae_lambda, c.env_steps > 0)
+        cost = error(parts, server.critic, value_function.standard(server.critic, a + v))
     else:
-        a = monte_carlo(batch, jnp.int32(c.server_trajectories), c.gamma, c.baseline)
-    a = scaled(c, a, batch)
-    direction, w = corrected(parts, server, obs, batch, a)
+        a, cost = monte_carlo(batch, jnp.int32(c.server_trajectories), c.gamma, c.baseline), None
+    direction, w = corrected(parts, server, obs, batch, scaled(c, a, batch), cost)
     server = move(parts, server._replace(remaining=server.remaining - 1), direction)
     return server, {"direction_norm": trees.norm(direction)} | estimators.weight_spread(w, batch.live)
 
 
-def corrected(parts: Parts, server: Server, obs: Array, batch: Trajectories, a: Array) -> tuple[PyTree, Array]:
+def corrected(
+    parts: Parts, server: Server, obs: Array, batch: Trajectories, a: Array, cost: Cost | None
+) -> tuple[PyTree, Array]:
     """g(theta_n) - w g(theta_0) + mu, and w [H, D]."""
-    g, log_prob = gradient(parts, server.theta, obs, batch, a)
+    g, log_prob = gradient(parts, server.theta, obs, batch, a, cost)
     ratio = log_ratio(parts.policy, server.theta_0, log_prob, obs, batch)
     w = estimators.importance_weights(ratio, parts.config.weights, parts.config.weight_cap)
     w = jnp.where(batch.live, w, 0.0)  # where nothing happened, a weight may still be infinite
-    g_0, _ = gradient(parts, server.theta_0, obs, batch, a, w)
+    g_0, _ = gradient(parts, server.theta_0, obs, batch, a, cost, w)
     return trees.add(trees.sub(g, g_0), server.mu), w

@@ -46,6 +46,7 @@ class Config:
     value_updates: int = option(40, "Adam steps of the value network per round", least=1)
     value_samples: int = option(512, "states per Adam step of the value network", least=1)
     value_stepsize: float = option(1e-3, "Adam stepsize of the value network", above=0)
+    value_weight: float = option(0.5, "of the value's squared error in what shapes the trunk of frames", least=0)
 
     hidden: tuple[int, ...] = option((64, 64), "hidden units of the policy network", least=1)
     activation: str = option("tanh", "activation of both networks", choices=tuple(ACTIVATIONS))

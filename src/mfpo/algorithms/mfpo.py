@@ -40,7 +40,6 @@ from mfpo.algorithms.mfpo_config import Config
 from mfpo.learning import acting, diagnostics, estimators, normalisation, schedules, steps, trees
 from mfpo.learning import critic as value_function
 from mfpo.learning.gradients import Cost, log_ratio, policy_gradient, reweighted_gradient
-from mfpo.learning.nets import apply_mlp
 from mfpo.learning.policies import Policy, distributions
 from mfpo.learning.timeline import sample_live
 from mfpo.types import Algorithm, Array, EnvSpec, Key, Metrics, Plan, PyTree, Reference, Trajectories
@@ -206,8 +205,8 @@ def error(parts: Parts, agent: Agent, target: Array, nu: Array) -> Cost | None:
     c = parts.config
     if parts.policy.features is None or c.baseline != "value" or c.step != "adam" or not c.value_weight:
         return None
-    phi, share = agent.critic.critic.phi, c.value_weight / 2 * (1 - nu if c.correction == "importance" else 1)
-    return Cost(lambda x, y: share * (apply_mlp(phi, x, c.activation)[..., 0] - y) ** 2, target)
+    share = 1 - nu if c.correction == "importance" else 1
+    return value_function.error(agent.critic.critic, target, c.value_weight * share, c.activation)
 
 
 def gradients(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from mfpo.learning import normalisation, steps, trees
 from mfpo.learning.estimators import generalised_advantage, reward_to_go
+from mfpo.learning.gradients import Cost
 from mfpo.learning.nets import Layer, Layers, apply_mlp, init_mlp
 from mfpo.learning.normalisation import Statistics
 from mfpo.learning.timeline import map_over_time, sample_live
@@ -102,6 +103,16 @@ class Judged(NamedTuple):
     loss: Array  # the last one of the fit
 
 
+def error(critic: Critic, target: Array, weight: Array | float, activation: str) -> Cost:
+    """What the critic's error costs a policy, where it is to shape the trunk that both share."""
+    return Cost(lambda x, y: weight / 2 * (apply_mlp(critic.phi, x, activation)[..., 0] - y) ** 2, target)
+
+
+def standard(critic: Critic, values: Array) -> Array:
+    """Values in the critic's own units."""
+    return (values - critic.returns.mean) / normalisation.deviation(critic.returns)
+
+
 def advantages(
     learner: Learner, obs: Array, last_obs: Array, batch: Trajectories, key: Key, options: Options
 ) -> tuple[Learner, Judged]:
@@ -113,7 +124,7 @@ def advantages(
     v = map_over_time(lambda x: value(critic, x, o.activation), (obs,), batch.length)
     last_value = value(critic, last_obs, o.activation)
     a = generalised_advantage(batch, v, last_value, o.gamma, o.gae_lambda, o.segments)
-    target = (a + v - critic.returns.mean) / normalisation.deviation(critic.returns)
+    target = standard(critic, a + v)
 
     def update(i: Array, carry: tuple[Layers, PyTree, Array]) -> tuple[Layers, PyTree, Array]:
         phi, optimiser, _ = carry
