@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from mfpo.errors import RunError
 from mfpo.runs import checkpoint, tensors
@@ -53,15 +54,25 @@ def test_a_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_arrays_in_any_memory_order_are_stored_as_they_read() -> None:
     strided = np.arange(6, dtype=np.float32).reshape(2, 3).T
-    named, _ = tensors.unpack(tensors.pack({"a": strided}, {}))
+    named, _ = tensors.unpack(b"".join(tensors.pack({"a": strided}, {})))
     assert np.array_equal(named["a"], strided)
 
 
 def test_equal_trees_give_equal_bytes() -> None:
     metadata = {"one": 1, "two": [2], "three": "3", "four": 4.5}
-    assert (
-        len({tensors.pack(make_state(1), dict(sorted(metadata.items(), reverse=i % 2 == 0))) for i in range(10)}) == 1
-    )
+    turned = (dict(sorted(metadata.items(), reverse=i % 2 == 0)) for i in range(10))
+    assert len({b"".join(tensors.pack(make_state(1), metadata)) for metadata in turned}) == 1
+
+
+def test_a_file_is_what_the_library_reads_and_arrays_are_not_copied_on_their_way() -> None:
+    names = [*tensors.TYPES, "float32"]
+    tree = {f"{i}-{name}": np.arange(3).astype(name) for i, name in enumerate(names)} | {"one": np.float32(2)}
+    parts = tensors.pack(tree, {"round": 1})
+    read = safetensors.numpy.load(b"".join(parts))
+    assert read.keys() == tree.keys()
+    assert all(read[name].dtype == x.dtype and np.array_equal(read[name], x) for name, x in tree.items())
+    large = np.zeros(1000)
+    assert np.shares_memory(np.frombuffer(tensors.pack({"large": large}, {})[1]), large)
 
 
 def test_without_checkpoints_the_fresh_state_is_used(tmp_path: Path) -> None:
@@ -126,7 +137,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, template: Sta
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
-    content = tensors.pack(make_state(1), {"format": 99, "progress": Progress(1)._asdict()})
+    content = b"".join(tensors.pack(make_state(1), {"format": 99, "progress": Progress(1)._asdict()}))
     checkpoint.path_of(tmp_path, 1).write_bytes(content)
     with pytest.raises(RunError, match="format 99"):
         checkpoint.load(tmp_path, make_state(0), unexpected)

@@ -38,7 +38,7 @@ def path_of(folder: Path, round: int) -> Path:
 def save(folder: Path, state: PyTree, progress: Progress) -> None:
     """Write the checkpoint of a round, then remove all but it and the one before."""
     content = tensors.pack(state, {"format": FORMAT, "progress": progress._asdict()})
-    files.replace(path_of(folder, progress.round), content)
+    files.replace(path_of(folder, progress.round), *content)
     for round, path in _found(folder):
         if round not in (progress.round, progress.round - 1):
             path.unlink(missing_ok=True)

@@ -15,12 +15,12 @@ from mfpo.errors import RunError
 TEMPORARY = ".tmp-"  # files with this prefix are never read, and are removed when a run is opened for writing
 
 
-def replace(path: Path, content: bytes) -> None:
+def replace(path: Path, *content: bytes | memoryview) -> None:
     """Give `path` this content in one step: the old file stays until the new one is safely on the disk."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         with temporary.open("wb") as file:
-            _write(file.fileno(), content)
+            _write(file.fileno(), *content)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -38,11 +38,12 @@ def append(path: Path, content: bytes) -> None:
             raise
 
 
-def _write(descriptor: int, content: bytes) -> None:
+def _write(descriptor: int, *content: bytes | memoryview) -> None:
     """All of the bytes, onto the disk and not just into the system's memory: it must survive a loss of power too."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    for part in content:
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
     os.fsync(descriptor)
 
 

@@ -84,7 +84,7 @@ def save_policy(folder: Path, policy: Policy) -> None:
         "agents": origin.agents,
         "env": _spec_to_plain(origin.spec),
     }
-    files.replace(folder / WEIGHTS, tensors.pack(policy.params, {"format": FORMAT}))
+    files.replace(folder / WEIGHTS, *tensors.pack(policy.params, {"format": FORMAT}))
     files.replace(folder / DESCRIPTION, json.dumps(_write_infinite(description), indent=2, allow_nan=False).encode())
 
 

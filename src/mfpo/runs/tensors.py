@@ -1,4 +1,4 @@
-"""Pytrees of arrays <-> safetensors bytes, with metadata and a checksum over both. Never pickle.
+"""Pytrees of arrays <-> files in the safetensors format, with metadata and a checksum over both. Never pickle.
 
 The trees hold plain arrays only: no PRNG keys (randomness is addressed by seed and round, so none has to be stored).
 """
@@ -11,13 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from mfpo.types import PyTree
 
 KEY = (
     "mfpo"  # the only metadata entry: safetensors writes several in random order, and equal trees would differ in bytes
 )
+
+
+TYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+}  # fmt: skip
 
 
 class Damaged(Exception):
@@ -28,11 +35,27 @@ class Mismatch(Exception):
     """The tensors are sound but belong to something else. The message is the end of a sentence about the file."""
 
 
-def pack(tree: PyTree, metadata: dict[str, Any]) -> bytes:
-    """The same tree and metadata always give the same bytes."""
-    tensors = {name: np.array(leaf, order="C") for name, leaf in named_leaves(tree)}  # safetensors ignores strides
+def pack(tree: PyTree, metadata: dict[str, Any]) -> list[memoryview]:
+    """The parts of a file. The same tree and metadata always give the same bytes.
+
+    The library would copy every tensor three times on its way to the disk, and a replay may fill half of the memory: so
+    the header is written here (a length, then JSON), and what follows are the arrays where they are.
+    """
+    tensors = {name: np.asarray(leaf, order="C") for name, leaf in named_leaves(tree)}
     note = {"metadata": metadata, "sha256": _checksum(tensors, metadata)}
-    return save(tensors, {KEY: json.dumps(note, sort_keys=True)})
+    header: dict[str, Any] = {"__metadata__": {KEY: json.dumps(note, sort_keys=True)}}
+    ordered, end = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name)), 0  # so that all are aligned
+    for name in ordered:
+        x, start = tensors[name], end
+        end += x.nbytes
+        header[name] = {"dtype": TYPES[x.dtype.name], "shape": list(x.shape), "data_offsets": [start, end]}
+    written = json.dumps(header).encode()
+    written += b" " * (-len(written) % 8)
+    return [memoryview(len(written).to_bytes(8, "little") + written), *(_bytes(tensors[name]) for name in ordered)]
+
+
+def _bytes(x: np.ndarray) -> memoryview:
+    return x.reshape(-1).view(np.uint8).data
 
 
 def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -87,5 +110,5 @@ def _checksum(tensors: dict[str, np.ndarray], metadata: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"\n{name} {describe(tensors[name])}\n".encode())
-        digest.update(tensors[name].tobytes())
+        digest.update(_bytes(tensors[name]))
     return digest.hexdigest()

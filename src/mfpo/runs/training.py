@@ -206,7 +206,9 @@ def _go_on(path: Path, job: Job, callback: Callback | None, notice: Notice, star
         files.remove_temporary(folder)
     if started is not None:
         started(path)
-    state, progress = checkpoint.load(folder, job.engine.start(), notice)
+    state, progress = checkpoint.load(folder, jax.eval_shape(job.engine.start), notice)  # a second state may not fit
+    if not progress.round:
+        state = job.engine.start()
     with files.writing(directory.METRICS, path):
         rows = metrics.cut(log_file, progress.round)
     if len(rows) < progress.round:

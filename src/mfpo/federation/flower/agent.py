@@ -136,7 +136,7 @@ class Agent:
         sent = {group: {name: _array(x) for name, x in entries.items()} for group, entries in memory.groups.items()}
         with files.writing(f"the state of agent {self.number}", place):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
-            files.replace(path_of(place, memory.round), tensors.pack({"agent": memory.agent, **sent}, note))
+            files.replace(path_of(place, memory.round), *tensors.pack({"agent": memory.agent, **sent}, note))
             for path in place.glob("round-*.safetensors"):
                 if path not in [path_of(place, old.round) for old in (*kept, memory)]:
                     path.unlink(missing_ok=True)
