@@ -1,6 +1,7 @@
 """How JAX is set up, seen from fresh processes: it can be set up once only."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -56,3 +57,15 @@ def test_the_cache_is_kept_per_kind_of_processor(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "_processor", lambda: "another")
     assert here.parent == machine.cache_folder().parent
     assert here != machine.cache_folder()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_memory_is_used_again(tmp_path):
+    work = (
+        "import resource; "
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "
+        "use = lambda: b'x' * 2**26; "  # 64 MB, 16,384 pages
+        "use(); before = faults(); [use() for _ in range(5)]; print(faults() - before, 'x', False)"
+    )
+    assert setup(PREPARE + work, tmp_path)[0] < 5_000
+    assert setup(PREPARE + work, tmp_path, MALLOC_TRIM_THRESHOLD_="131072")[0] > 5_000  # what the user decided stays

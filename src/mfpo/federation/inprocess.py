@@ -25,7 +25,7 @@ NAMES = ("inprocess",)
 
 Spec: Any = PartitionSpec
 gather: Any = jax.lax.with_sharding_constraint
-LARGE = 2**25  # bytes; an agent with a replay is changed in place, a smaller one learns faster if it is not
+LARGE = 2**23  # bytes; an agent with a replay or frames to look at learns in place, a smaller one faster if not
 EVERYWHERE, BY_AGENT, BY_STEP_AND_AGENT = Spec(), Spec("agents"), Spec(None, "agents")
 
 
