@@ -65,7 +65,7 @@ def test_memory_is_used_again(tmp_path):
         "import resource; "
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "
         "use = lambda: b'x' * 2**26; "  # 64 MB, 16,384 pages
-        "use(); before = faults(); [use() for _ in range(5)]; print(faults() - before, 'x', False)"
+        "use(); before = faults(); all(use() for _ in range(5)); print(faults() - before, 'x', False)"
     )
     assert setup(PREPARE + work, tmp_path)[0] < 5_000
     assert setup(PREPARE + work, tmp_path, MALLOC_TRIM_THRESHOLD_="131072")[0] > 5_000  # what the user decided stays
