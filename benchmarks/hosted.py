@@ -55,19 +55,25 @@ CHEETAH_CONFIG = {
     "fisher_samples": 256,
 }
 PONG, BLOCK = "ALE/Pong-v5", 32
-PART = 25  # local steps for which each part of a round is measured
+PART, OFTEN = 5, 10  # local steps for which each part of a round is measured, and how often between two rounds
 
 Call = Callable[[], Any]
 
 
-def interleaved(parts: dict[str, Call], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """CPU seconds and seconds of one call of each part: medians over rounds in which all take turns."""
-    for call in parts.values():
+def interleaved(
+    parts: dict[str, Call], repeats: int, short: dict[str, Call] | None = None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """CPU seconds and seconds of one call of each part: medians over rounds in which all take turns.
+
+    Between two such rounds the `short` ones take OFTEN turns of their own.
+    """
+    short = short or {}
+    for call in (*short.values(), *parts.values()):
         jax.block_until_ready(call())
-    cpu: dict[str, list[float]] = {name: [] for name in parts}
-    wall: dict[str, list[float]] = {name: [] for name in parts}
+    cpu: dict[str, list[float]] = {name: [] for name in (*short, *parts)}
+    wall: dict[str, list[float]] = {name: [] for name in (*short, *parts)}
     for _ in range(repeats):
-        for name, call in parts.items():
+        for name, call in [*short.items()] * OFTEN + [*parts.items()]:
             at, at_cpu = time.perf_counter(), time.process_time()
             jax.block_until_ready(call())
             wall[name].append(time.perf_counter() - at)
@@ -192,7 +198,7 @@ def measure_atari() -> dict[str, float]:
         parts[name] = lambda call=parts[name]: [call() for _ in range(plan.segment)]
     parts["sampling"] = sampling(env, algorithm, agents, 1)
     as_long = {name: lambda call=call: [call() for _ in range(PART)] for name, call in parts.items()}
-    cpu, wall = interleaved(as_long | of_a_round, repeats=3)
+    cpu, wall = interleaved(of_a_round, repeats=5, short=as_long)
     a_step = agents * plan.episodes * plan.segment
     for of in (cpu, wall):
         for name in of:

@@ -1,5 +1,6 @@
 """A block of copies of a hosted environment, and the tape that records what happens in it."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,16 @@ class Block:
         self._where = np.arange(len(ids) * columns).reshape(-1, columns)
         self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
         self._total = np.zeros(self._where.shape)  # and what they were worth
-        self.now: NDArray[Any] = np.zeros(0)  # [agents, columns, ...] observations
+        self._shown: list[NDArray[Any]] = []  # [agents, columns, ...] observations, or their frames, oldest first
+
+    @property
+    def now(self) -> NDArray[Any]:
+        """The observations [agents, columns, ...], until the next step."""
+        return np.stack(self._shown, axis=2) if self.spec.stack else self._shown[0]
+
+    def newest(self) -> NDArray[Any]:
+        """What has to be kept of the observations, until the next step: of frames that are stacked, the newest."""
+        return self._shown[-1]
 
     def reset(self, mask: Flags, seeds: NDArray[np.uint64] | None = None) -> None:
         """Begin an episode in the columns of the mask."""
@@ -40,13 +50,13 @@ class Block:
             shown = self._copies.reset(_flat(self._where)[chosen], None if seeds is None else _flat(seeds)[chosen])
         except CopyFailed as failure:
             raise self._failed(failure.copy, str(failure), "reset") from failure
-        if not self.now.size:
-            self.now = np.zeros((*mask.shape, *self.spec.observation_shape), shown.dtype)
-        if self.spec.stack:
-            self.now[mask] = 0
+        if not self._shown:
+            self._shown = [np.zeros((*mask.shape, *shown.shape[1:]), shown.dtype) for _ in range(self.spec.stack or 1)]
+        for frame in self._shown:
+            frame[mask] = 0
         self._show(chosen, shown)
         self.elapsed[mask], self._total[mask] = 0, 0.0
-        self._check(mask, self.now, "reset", "an observation")
+        self._check(mask, self.newest(), "reset", "an observation")
 
     def step(self, mask: Flags, action: NDArray[Any]) -> tuple[NDArray[np.float32], Flags, Flags, NDArray[np.float64]]:
         """One step in the columns of the mask: reward, terminated, truncated; nothing in the others.
@@ -65,7 +75,7 @@ class Block:
         self._show(chosen, outcome.shown)
         _flat(reward)[chosen], _flat(terminated)[chosen] = outcome.reward, outcome.terminated
         _flat(truncated)[chosen] = outcome.truncated
-        self._check(mask, self.now, "step", "an observation")
+        self._check(mask, self.newest(), "step", "an observation")
         self._check(mask, reward, "step", "a reward")
         self.elapsed += mask
         self._total += reward
@@ -76,22 +86,17 @@ class Block:
             _flat(score)[chosen] = outcome.score
         return reward, terminated, truncated, score
 
-    def newest(self) -> NDArray[Any]:
-        """What has to be kept of the observations, until the next step: of frames that are stacked, the newest."""
-        return self.now[:, :, -1] if self.spec.stack else self.now
-
     def close(self) -> None:
         """Free what the copies hold."""
         self._copies.close()
 
     def _show(self, chosen: Flags | slice, shown: NDArray[Any]) -> None:
-        now = _flat(self.now)
-        if not self.spec.stack:
-            now[chosen] = shown
-            return
-        for frame in range(self.spec.stack - 1):
-            now[chosen, frame] = now[chosen, frame + 1]
-        now[chosen, -1] = shown
+        if isinstance(chosen, slice):  # all of them: the oldest frames make room for the newest
+            self._shown.append(self._shown.pop(0))
+        else:
+            for older, newer in pairwise(self._shown):
+                _flat(older)[chosen] = _flat(newer)[chosen]
+        _flat(self._shown[-1])[chosen] = shown
 
     def _check(self, mask: Flags, values: NDArray[Any], call: str, what: str) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -6,9 +6,9 @@ policies are evaluated while another's copies are stepped. Seeds and keys are ad
 run meets the same episodes.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -23,6 +23,9 @@ from mfpo.types import TIME_BLOCK, Array, Copies, HostedEnv, Key, PyTree, Trajec
 
 EVALUATION_COPIES = 32
 WORTH_A_STRIP = 8  # copies; with fewer of them a second core mostly waits for Python
+
+
+Ready = Callable[[PyTree, Array], Array]  # `Algorithm.ready`
 
 
 class _Minds:
@@ -50,6 +53,38 @@ class _Minds:
         for full, x in zip(spread, few, strict=True):
             full[rows, chosen] = np.asarray(x)
         return spread[0], spread[1]
+
+
+Decide = Callable[[NDArray[Any], Flags], tuple[NDArray[Any], NDArray[Any]]]  # h, running -> action, aux
+
+
+class _Watchers:
+    """The policies of a block of agents that watch a stream of frames: each frame is made ready for them once."""
+
+    def __init__(self, act: Act, ready: Ready) -> None:
+        def one(actor: PyTree, seen: Array, frame: Array, begins: Array, key: Array, h: Array) -> tuple[Array, ...]:
+            newest = ready(actor, frame)
+            earlier = jnp.where(begins, 0, seen[..., newest.shape[-1] :])
+            seen = jnp.concatenate([earlier, newest], axis=-1)
+            return *act(actor, seen, jax.random.fold_in(inline(jax.random.wrap_key_data(key)), 2 * h + 1)), seen
+
+        def before(actor: PyTree, frames: Array) -> Array:
+            parts = jax.vmap(ready, (None, 0))(actor, frames)
+            return jnp.concatenate([jnp.zeros_like(parts[0]), *parts], axis=-1)
+
+        self._act = jax.jit(jax.vmap(jax.vmap(one, (None, 0, 0, 0, 0, 0))))
+        self._before = jax.jit(jax.vmap(jax.vmap(before, (None, 0))))
+
+    def begin(self, actors: PyTree, block: Block, keys: Array) -> Decide:
+        """Decides in one step after the other, in all columns."""
+        seen = self._before(actors, block.now[:, :, :-1])
+
+        def decide(h: NDArray[Any], running: Flags) -> tuple[NDArray[Any], NDArray[Any]]:
+            nonlocal seen
+            action, aux, seen = self._act(actors, seen, block.newest(), block.elapsed == 0, keys, h)
+            return np.asarray(action), np.asarray(aux)
+
+        return decide
 
 
 class _Strip:
@@ -172,14 +207,20 @@ def episode_sampler(
 
 
 def segment_sampler(
-    env: HostedEnv, act: Act, agents: int, columns: int, length: int, devices: Sequence[Any] | None = None
+    env: HostedEnv,
+    act: Act,
+    agents: int,
+    columns: int,
+    length: int,
+    devices: Sequence[Any] | None = None,
+    ready: Ready | None = None,
 ) -> Sampler:
     """A sampler of segments in which one episode follows the other.
 
     The segments of a round are one stream, which begins anew with the first local step: what lies between two rounds
-    is in no checkpoint.
+    is in no checkpoint. `ready` is that of `Algorithm`.
     """
-    minds = _Minds(act)
+    minds, watchers = _Minds(act), _Watchers(act, ready) if ready and env.spec.stack else None
 
     def play(
         strip: _Strip, actors: PyTree, keys: Array, seeds: NDArray[np.uint64], ids: NDArray[Any], step: int
@@ -188,8 +229,9 @@ def segment_sampler(
         if step == 0:
             block.reset(running, seeds)
         tape = Tape(block, length)
+        decide: Decide = watchers.begin(actors, block, keys) if watchers else partial(minds, actors, block, keys)
         for h in range(length):
-            action, aux = minds(actors, block, keys, np.full(seeds.shape, h, np.int32), running)
+            action, aux = decide(np.full(seeds.shape, h, np.int32), running)
             tape.see(h)
             reward, terminated, truncated, score = block.step(running, action)
             last = h == length - 1
@@ -267,7 +309,7 @@ def _addresses(keys: Key, columns: int) -> tuple[Array, NDArray[np.uint64]]:
     return of_column, high << np.uint64(32) | low
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@partial(jax.jit, static_argnums=1)
 def _split(keys: Key, columns: int) -> tuple[Array, Array]:
     each = jax.vmap(lambda key: jax.random.split(key, columns))(keys)
     words = jax.vmap(jax.vmap(lambda key: jax.random.bits(jax.random.fold_in(key, 0), (2,), jnp.uint32)))(each)

@@ -176,4 +176,6 @@ class Algorithm(NamedTuple):
     refine: Callable[[PyTree, Trajectories, Key], tuple[PyTree, Metrics]] | None = None
     # Server, what it saw itself, key -> Server: a step of the server on its own samples, after `merge`
     refinements: Callable[[PyTree], Array] | None = None  # merged Server -> how many such steps follow
+    ready: Callable[[PyTree, Array], Array] | None = None  # params, frame -> what `act` makes of it, zeros of none
+    # `act` takes frames so made ready, joined along their last axis, for the stack itself: each is made ready once
     reference: Reference | None = None  # if the server follows a direction that stands for a gradient

@@ -10,7 +10,7 @@ import pytest
 from mfpo import algorithms, envs
 from mfpo.errors import ConfigError, Diverged
 from mfpo.federation import ENGINES, Faults, make_engine, robust
-from mfpo.federation.faults import OF_UPLOADS, asked, attendance, check, make_lie, random_action, spoil
+from mfpo.federation.faults import OF_UPLOADS, as_acted, asked, attendance, check, make_lie, random_action, spoil
 from mfpo.federation.round import Purpose, address
 from mfpo.learning import aggregation
 from mfpo.types import Algorithm, Array, Box, Discrete, EnvSpec, MultiDiscrete, Plan, Trajectories
@@ -137,6 +137,14 @@ def test_acting_at_random_changes_what_happens_not_what_is_remembered() -> None:
     lengths = logs[0].lengths[0]
     assert lengths[2:].max() <= 11 and lengths[:2].max() > 11
     assert steady.server.x[0] < shaken.server.x[0]
+
+
+def test_who_acts_at_random_makes_frames_ready_as_before() -> None:
+    spec, faults = EnvSpec("E", (4, 8, 8), Discrete(4), 10, stack=4), Faults(1, "random-action")
+    watching = counting()._replace(ready=lambda params, frame: params + frame)
+    ready = as_acted(watching, spec, faults).ready
+    assert ready is not None and ready((jnp.float32(3.0), jnp.bool_(True)), jnp.float32(4.0)) == 7
+    assert as_acted(counting(), spec, faults).ready is None
 
 
 @pytest.mark.parametrize(

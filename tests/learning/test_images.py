@@ -103,10 +103,23 @@ def look(actor, obs, key):
     return jnp.int32(0), jnp.stack([obs[:, 0, 0], obs[:, 5, 7]])
 
 
-@pytest.mark.parametrize("segments", [False, True])
-def test_stacks_are_rebuilt_from_frames_that_are_stored_once(segments):
+def look_at_ready(actor, obs, key):
+    return look(actor, jnp.moveaxis(obs, -1, 0), key)
+
+
+SAMPLERS = {
+    "episodes": episode_sampler(FILM, look, 2, 3),
+    "segments": segment_sampler(FILM, look, 2, 3, TIME_BLOCK),
+    "frames made ready": segment_sampler(
+        FILM, look_at_ready, 2, 3, TIME_BLOCK, ready=lambda actor, frame: frame[..., None]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_stacks_are_rebuilt_from_frames_that_are_stored_once(kind):
     """Starts, ends, truncations within a segment (after 40 steps) and the seam between two segments included."""
-    sampler = segment_sampler(FILM, look, 2, 3, TIME_BLOCK) if segments else episode_sampler(FILM, look, 2, 3)
+    sampler = SAMPLERS[kind]
     keys = jax.random.split(jax.random.key(0), 2)
     ends = 0
     for step in range(4):
@@ -126,6 +139,24 @@ def test_stacks_are_rebuilt_from_frames_that_are_stored_once(segments):
 
 
 SMALL = SPEC._replace(observation_shape=(4, 44, 44))
+
+
+@pytest.mark.parametrize("name", algorithms.list_algorithms())
+def test_frames_that_are_made_ready_one_by_one_are_acted_on_as_stacks_are(name):
+    algorithm = algorithms.make(name, algorithms.config_class(name)(hidden=(8,)), SMALL, 1)
+    actor = algorithm.actor(algorithm.init(jax.random.key(0)))
+    statistics = normalisation.Statistics(jnp.float32(9.0), *jax.random.uniform(jax.random.key(1), (2, 44, 44)) * 200)
+    actor = actor._replace(obs=statistics)
+    stacks = jax.random.randint(jax.random.key(2), (40, *SMALL.observation_shape), 0, 256).astype(jnp.uint8)
+    stacks = stacks.at[:20, :2].set(0)  # the first frames of an episode
+    parts = jax.vmap(jax.vmap(algorithm.ready, (None, 0)), (None, 0))(actor, stacks)
+    assert not parts[:20, :2].any() and parts[:20, 2:].any()
+    joined = jnp.concatenate(list(jnp.moveaxis(parts, 1, 0)), axis=-1)
+    act = jax.vmap(algorithm.act, (None, 0, 0))
+    keys = jax.random.split(jax.random.key(3), 40)
+    (action, aux), (same_action, same_aux) = act(actor, stacks, keys), act(actor, joined, keys)
+    assert np.array_equal(action, same_action) and np.array_equal(aux, same_aux)
+    assert len(np.unique(action)) > 1
 
 
 class Signs(Films):

@@ -68,6 +68,13 @@ def test_rescaling_the_critic_does_not_change_its_values():
     np.testing.assert_allclose(after, before, atol=1e-3)
 
 
+def test_frames_are_rounded_to_the_nearest_even_unit():
+    x = jnp.concatenate([jnp.arange(-127, 127.25, 0.25), jnp.float32([0.49999997, -0.49999997, 126.50001, -1e-9])])
+    rounded = jax.jit(norm._round_to_byte)(x)
+    assert rounded.dtype == jnp.int8
+    np.testing.assert_array_equal(rounded, jnp.round(x))
+
+
 def test_the_critic_learns_the_value_of_a_constant_reward():
     h, d, gamma = 50, 6, 0.5
     obs = jax.random.normal(jax.random.key(1), (h, d, 2))

@@ -36,7 +36,7 @@ from mfpo.algorithms.off_policy_config import OffPolicyConfig
 from mfpo.config import option
 from mfpo.errors import ConfigError
 from mfpo.learning import replay as memory
-from mfpo.learning.acting import feature_count, perceive
+from mfpo.learning.acting import feature_count, perceive, ready
 from mfpo.learning.images import init_trunk, see
 from mfpo.learning.nets import Layers, apply_mlp, init_mlp
 from mfpo.learning.policies import NEVER, flat
@@ -140,6 +140,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         receive=memory.receive,
         actor=actor,
         act=act,
+        ready=ready,
         greedy=lambda actor, obs: grid.action(best(actor, obs)),
         learn=partial(memory.learn, rule),
         upload=memory.upload,

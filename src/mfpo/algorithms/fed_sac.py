@@ -39,7 +39,7 @@ from mfpo.algorithms.off_policy_config import OffPolicyConfig
 from mfpo.config import option
 from mfpo.errors import ConfigError
 from mfpo.learning import replay as memory
-from mfpo.learning.acting import feature_count, perceive
+from mfpo.learning.acting import feature_count, perceive, ready
 from mfpo.learning.images import init_trunk, see
 from mfpo.learning.nets import Layers, apply_mlp, init_mlp
 from mfpo.learning.policies import FIRST_OUTPUT_SCALE, flat
@@ -145,6 +145,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         receive=memory.receive,
         actor=actor,
         act=act,
+        ready=ready,
         greedy=lambda actor, obs: kind.action(kind.mode(output(actor, obs))),
         learn=partial(memory.learn, rule),
         upload=memory.upload,

@@ -121,6 +121,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         receive=receive,
         actor=lambda side: acting.Actor(policy.unravel(side.theta), side.obs),
         act=partial(acting.act, policy),
+        ready=acting.ready,
         greedy=partial(acting.greedy, policy),
         learn=lambda agent, batch, key: learn(parts, agent, batch, key),
         upload=lambda agent: Upload(

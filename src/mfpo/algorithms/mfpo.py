@@ -112,6 +112,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
         receive=lambda agent, download: receive(parts, agent, download),
         actor=lambda side: acting.Actor(policy.unravel(side.theta), side.obs),
         act=partial(acting.act, policy),
+        ready=acting.ready,
         greedy=partial(acting.greedy, policy),
         learn=lambda agent, batch, key: learn(parts, batches, agent, batch, key),
         upload=lambda agent: upload(parts, agent),

