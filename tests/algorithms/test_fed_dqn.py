@@ -20,7 +20,11 @@ BOX = EnvSpec("box", (1,), Box((-2.0, 0.0), (2.0, 1.0)), 5)
 
 
 def test_huber_is_a_parabola_and_then_a_line() -> None:
-    np.testing.assert_allclose(huber(jnp.array([0.0, 0.5, -1.0, 3.0, -4.0])), [0, 0.125, 0.5, 2.5, 3.5])
+    errors = jnp.array([0.0, 0.5, -1.0, 3.0, -4.0])
+    np.testing.assert_allclose(huber(errors, 1.0), [0, 0.125, 0.5, 2.5, 3.5])
+    np.testing.assert_allclose(huber(errors, 2.0), [0, 0.125, 0.5, 4, 6])
+    np.testing.assert_allclose(huber(errors, np.inf), [0, 0.125, 0.5, 4.5, 8])
+    np.testing.assert_allclose(jax.vmap(jax.grad(huber), (0, None))(errors, 2.0), [0, 0.5, -1, 2, -2])
 
 
 def loss_of(theta: list[Any], target: list[Any], **step: Any) -> tuple[float, np.ndarray]:
@@ -37,8 +41,8 @@ def loss_of(theta: list[Any], target: list[Any], **step: Any) -> tuple[float, np
     def rate(table: jax.Array, obs: jax.Array) -> jax.Array:
         return table[obs[:, 0].astype(int)]
 
-    of_theta = jax.value_and_grad(q_loss, argnums=1, has_aux=True)
-    (loss, _), g = of_theta(rate, jnp.array(theta), jnp.array(target), batch, KEY)
+    of_theta = jax.value_and_grad(q_loss, argnums=2, has_aux=True)
+    (loss, _), g = of_theta(rate, 1.0, jnp.array(theta), jnp.array(target), batch, KEY)
     return float(loss), np.asarray(g)
 
 
@@ -46,7 +50,7 @@ def test_the_network_chooses_and_the_target_judges() -> None:
     """The best of theta is action 0, which the target gives 10; the best of the target would be worth 20."""
     theta, target = [[[7.0, 2.0]], [[3.0, 1.0]]], [[[0.0, 0.0]], [[10.0, 20.0]]]
     loss, g = loss_of(theta, target, action=[1], reward=1.0)
-    assert loss == pytest.approx(huber(jnp.float32(2.0 - (1 + 0.5 * 10))))
+    assert loss == pytest.approx(huber(jnp.float32(2.0 - (1 + 0.5 * 10)), 1.0))
     assert np.array_equal(g, [[[0, -1]], [[0, 0]]])  # nothing flows into what was chosen, nor into other actions
 
 

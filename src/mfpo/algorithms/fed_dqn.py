@@ -58,6 +58,7 @@ class Config(OffPolicyConfig):
     lookahead: int = option(3, "rewards summed before the estimate of what follows", symbol="n", least=1, most=100)
     epsilon: float = option(0.02, "least probability of a random action", symbol="ε", least=0, most=1)
     epsilon_steps: int = option(5000, "environment steps of an agent during which ε falls to it from 1", least=1)
+    huber: float = option(1.0, "largest error that counts by its square; inf: all do", above=0)
     bins: int = option(5, "values of a dimension of a continuous action", least=2)
 
 
@@ -108,7 +109,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
     sizes = np.array(grid.sizes)
     init_theta, unravel = flat(partial(init_network, c, spec, grid))
     rate = partial(values, c, spec, grid)
-    loss = partial(q_loss, lambda theta, obs: rate(unravel(theta), obs))
+    loss = partial(q_loss, lambda theta, obs: rate(unravel(theta), obs), c.huber)
     alpha = geometric(c.stepsize, c.stepsize_decay)
     rule = Rule(loss, c.gamma, c.lookahead, c.samples, c.updates_per_step, c.warmup, alpha, c.target_rate, spec.stack)
 
@@ -168,17 +169,19 @@ def worth(q: Array, index: Array) -> Array:
     return jnp.mean(jnp.sum(q * jax.nn.one_hot(index, q.shape[-1]), axis=-1), axis=-1)
 
 
-def huber(error: Array) -> Array:
-    """Half the square up to 1, from there on a line."""
-    size = jnp.abs(error)
-    return jnp.where(size < 1, 0.5 * size**2, size - 0.5)
+def huber(error: Array, bend: float) -> Array:
+    """Half the square up to `bend`, from there on a line."""
+    inner = jnp.clip(error, -bend, bend)
+    return inner * (error - 0.5 * inner)
 
 
-def q_loss(rate: Rating, theta: Array, target: Array, batch: Transitions, key: Key) -> tuple[Array, Metrics]:
+def q_loss(
+    rate: Rating, bend: float, theta: Array, target: Array, batch: Transitions, key: Key
+) -> tuple[Array, Metrics]:
     """The mean Huber loss of Q(s, a) against the double estimate."""
     chosen = jnp.argmax(rate(theta, batch.after), axis=-1)
     ahead = worth(rate(target, batch.after), chosen)
     y = jax.lax.stop_gradient(batch.reward + batch.discount * ahead)
     q = worth(rate(theta, batch.obs), batch.action)
-    loss = jnp.mean(huber(q - y))
+    loss = jnp.mean(huber(q - y, bend))
     return loss, {"q_loss": loss, "q_mean": jnp.mean(q)}
