@@ -173,6 +173,7 @@ class Algorithm(NamedTuple):
     upload: Callable[[PyTree], PyTree]  # Agent -> Upload
     merge: Callable[[PyTree, PyTree, Array, Key], tuple[PyTree, Metrics]]  # Server, Upload[N], mask[N], key -> Server
     # if it chooses between the uploads, its metrics include which it `kept` [N]
+    withstands: Callable[[int], int] | None = None  # if it does: how many liars among so many uploads are not too many
     refine: Callable[[PyTree, Trajectories, Key], tuple[PyTree, Metrics]] | None = None
     # Server, what it saw itself, key -> Server: a step of the server on its own samples, after `merge`
     refinements: Callable[[PyTree], Array] | None = None  # merged Server -> how many such steps follow

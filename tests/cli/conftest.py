@@ -33,6 +33,16 @@ def mfpo(capsys, monkeypatch):
     return call
 
 
+@pytest.fixture
+def no_training(monkeypatch):
+    """Training is refused: for input that must not come so far."""
+
+    def refuse(*args, **options):
+        raise AssertionError("bad input reached the training")
+
+    monkeypatch.setattr("mfpo.runs.training._go_on", refuse)
+
+
 @pytest.fixture(scope="session")
 def program(tmp_path_factory):
     """Start `mfpo` with arguments. Compiled programs are kept for the session, away from the user's cache."""

@@ -8,13 +8,7 @@ import pytest
 
 from mfpo.errors import RunError
 
-
-@pytest.fixture(autouse=True)
-def no_training(monkeypatch):
-    def refuse(*args, **options):
-        raise AssertionError("bad input reached the training")
-
-    monkeypatch.setattr("mfpo.runs.training._go_on", refuse)
+pytestmark = pytest.mark.usefixtures("no_training")
 
 
 @pytest.mark.parametrize(

@@ -461,6 +461,26 @@ def test_a_constructor_that_fails_is_told_with_its_arguments(toy):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_a_class_that_is_no_environment_is_told_in_one_sentence(toy):
+    class Thing:
+        def __init__(self, size=3):
+            self.size = size
+
+    sentence = "its class .*Thing is not a gymnasium.Env; let it inherit from that"
+    toy(creator=Thing)
+    for world, how in ({}, ""), ({"size": 4}, " with size=4"):
+        with pytest.raises(
+            ConfigError, match=rf"^The environment Toy-v0 cannot be made{how}: TypeError: {sentence}\.$"
+        ):
+            gymnasium_env.make("Toy-v0", world=world)
+    toy("Made-v0", creator=lambda: Thing())
+    with pytest.raises(
+        ConfigError, match=r"cannot be made: TypeError: .*inherit from the gymnasium.Env.*[^.]\.$"
+    ) as told:
+        gymnasium_env.make("Made-v0")
+    assert "It takes" not in str(told.value)
+
+
 # Names and horizons
 
 

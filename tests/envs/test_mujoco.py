@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from mujoco.batch import Batch, SimulationError
 
+from mfpo.blocks import Block
 from mfpo.envs import mujoco as ours
 from mfpo.errors import ConfigError, CopyFailed
 from mfpo.types import Box
@@ -42,11 +43,11 @@ def opened(name: str, *worlds: dict[str, float]) -> ours.Simulations:
     return copies
 
 
-def actions(name: str, n: int, seed: int = 0) -> np.ndarray:
-    """[STEPS, n, dimensions], uniform."""
+def actions(name: str, n: int, seed: int = 0, steps: int = STEPS) -> np.ndarray:
+    """[steps, n, dimensions], uniform."""
     space = ours.make(name).spec.action
     assert isinstance(space, Box)
-    return np.random.default_rng(seed).uniform(space.low, space.high, (STEPS, n, len(space.low))).astype(np.float32)
+    return np.random.default_rng(seed).uniform(space.low, space.high, (steps, n, len(space.low))).astype(np.float32)
 
 
 def seeds(*given: int) -> np.ndarray:
@@ -133,6 +134,24 @@ def test_a_free_run_is_gymnasiums_bit_for_bit(name: str, theirs: Any) -> None:
             seed += 1
             copies.reset(FIRST, seeds(seed))
             theirs.reset(seed=seed)
+
+
+def test_episodes_end_when_gymnasium_ends_them(name: str, theirs: Any) -> None:
+    """Theirs has its time limit; episodes follow one another, and only the first has a seed."""
+    block, everyone = Block(ours.make(name), opened(name, {}), (0,), 1), np.ones((1, 1), bool)
+    block.reset(everyone, seeds(11)[None])
+    theirs.reset(seed=11)
+    cut, ends = list[int](), 0
+    for h, action in enumerate(actions(name, 1, steps=1100)):
+        expected = theirs.step(action[0])
+        reward, terminated, truncated, _ = block.step(everyone, action[None])
+        assert np.array_equal(block.now[0, 0], expected[0].astype(np.float32)) and same(reward[0, 0], expected[1])
+        assert (terminated[0, 0], truncated[0, 0]) == expected[2:4], h
+        if terminated or truncated:
+            cut, ends = cut + [h] * bool(truncated), ends + bool(terminated)
+            block.reset(everyone)
+            assert np.array_equal(block.now[0, 0], theirs.reset()[0].astype(np.float32))
+    assert (cut, ends > 0) == (([], True) if name in ENDS else ([999], False))
 
 
 @pytest.mark.parametrize("name", ENDS)

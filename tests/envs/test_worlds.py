@@ -1,6 +1,10 @@
+import re
+from types import ModuleType
+
 import pytest
 
-from mfpo import envs
+from mfpo import envs, registry
+from mfpo.envs import cartpole, pendulum
 from mfpo.envs.worlds import parse
 from mfpo.errors import ConfigError
 
@@ -51,3 +55,41 @@ def test_worlds_of_a_pure_environment_have_all_parameters() -> None:
 def test_mistakes_get_a_sentence(line: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence.replace("(", r"\(")):
         envs.make("CartPole-v1", world=line, agents=3)
+
+
+PHYSICS = [(module, key) for module in (cartpole, pendulum) for key in module.World._fields]
+
+
+@pytest.mark.parametrize(("module", "key"), PHYSICS)
+def test_quantities_of_pure_environments_have_to_be_possible(module: ModuleType, key: str) -> None:
+    (name,), weightless = module.NAMES, key in ("gravity", "g")
+    least = "0 or more" if weightless else "greater than 0"
+    for value in (-1, -1e-9, float("inf"), float("nan")) if weightless else (-1, 0, float("inf"), float("nan")):
+        sentence = f"The world of {name} has {key} = {value}, which has to be finite and {least}."
+        with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+            module.check(name, {key: value})
+    least_possible = 0 if weightless else 1e-3
+    assert module.check(name, {key: least_possible}) == module.World()._replace(**{key: least_possible})
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "sentence"),
+    [
+        ("CartPole-v1", "length=0.5,0", "The world of CartPole-v1 has length = 0, which"),
+        ("CartPole-v1", "gravity=9.8..-1", "The world of CartPole-v1 has gravity = -1"),
+        ("Pendulum-v1", "g=0 l=-1", "The world of Pendulum-v1 has l = -1, which"),
+        ("Hopper-v5", "mass=1,0", "The world of Hopper-v5 has mass = 0, which"),
+        ("ALE/Breakout-v5", "sticky=0..2", "The world of ALE/Breakout-v5 has sticky = 2"),
+    ],
+)
+def test_a_single_agent_in_an_impossible_world_is_found_when_the_environment_is_made(
+    name: str, line: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
+        envs.make(name, world=line, agents=2)
+
+
+def test_every_environment_of_ours_checks_its_worlds() -> None:
+    for name in envs.list_environments():
+        usual = envs.make(name).world
+        assert registry.get("mfpo.envs", name).check(name, {}) == usual

@@ -232,6 +232,24 @@ def test_a_rule_that_cannot_withstand_so_many() -> None:
         robust(counting(), "krum", 10, 4)
     with pytest.raises(ConfigError, match="median cannot withstand a single liar among 2 agents"):
         robust(counting(), "median", 2, 0)
+    with pytest.raises(ConfigError, match="With 4 of 10 agents asked in a round, the .* median withstands at most 1"):
+        robust(counting(), "median", 10, 2, asked=4)
+    assert robust(counting(), "median", 10, 1, asked=4)
+
+
+def test_an_algorithm_that_chooses_for_itself_is_asked_how_many_it_withstands_and_can_be_overruled() -> None:
+    def first_only(server: Side, uploads: Message, mask: Array, key: Any) -> tuple[Side, dict[str, Array]]:
+        return server._replace(x=uploads.x[0]), {"kept": jnp.arange(AGENTS) == 0}
+
+    algorithm = counting()._replace(merge=first_only, withstands=lambda n: (n - 1) // 2)
+    told = Faults(2, "sign-flip", strength=4.0)  # liars send -4, the other three 1
+    own, (log,) = play(robust(algorithm, "own", AGENTS, 2), told)
+    assert own.server.x[0] == -4 and log.merge["kept"] == 1
+    overruled, (log,) = play(robust(algorithm, "mean", AGENTS, 2), told)
+    assert overruled.server.x[0] == pytest.approx(-1.0) and log.merge["kept"] == AGENTS
+    with pytest.raises(ConfigError, match="own filter withstands at most 2 Byzantine agents of 5, but 3 are assumed"):
+        robust(algorithm, "own", AGENTS, 3)
+    assert algorithms.make("fedpg_br", algorithms.config_class("fedpg_br")(), CARTPOLE.spec, 10).withstands(10) == 4
 
 
 @pytest.mark.slow

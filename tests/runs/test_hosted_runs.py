@@ -24,7 +24,7 @@ import gymnasium, numpy as np
 class Line(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-9, 9, (1,))
     action_space = gymnasium.spaces.Discrete(2)
-    trouble, steps = "", 0
+    trouble, steps, well = "", 0, 270
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -34,9 +34,11 @@ class Line(gymnasium.Env):
     def step(self, action):
         Line.steps += 1
         self.x += 0.1 if action else -0.1
-        reward, ill = -abs(self.x), Line.steps > 270
+        reward, ill = -abs(self.x), Line.steps > Line.well
         if ill and Line.trouble == "raise":
             raise RuntimeError("the wheel came off")
+        if ill and Line.trouble == "exit":
+            raise SystemExit(0)
         if ill and Line.trouble == "nan":
             reward = float("nan")
         return np.array([self.x], np.float32), reward, False, False, {}
@@ -80,7 +82,11 @@ def test_a_run_goes_on_where_it_was_stopped_to_the_same_numbers(own: Any, tmp_pa
 
 @pytest.mark.parametrize(
     ("trouble", "words"),
-    [("raise", "RuntimeError: the wheel came off"), ("nan", "it gave a reward that is not finite")],
+    [
+        ("raise", "RuntimeError: the wheel came off"),
+        ("exit", "SystemExit: 0"),
+        ("nan", "it gave a reward that is not finite"),
+    ],
 )
 def test_an_environment_that_fails_costs_one_round(
     own: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], trouble: str, words: str
@@ -96,6 +102,22 @@ def test_an_environment_that_fails_costs_one_round(
     assert main(["resume", "run", "--quiet"]) == 0
     own.trouble = "none"
     assert train("--rounds", "2", "--out", "whole") == 0
+    one, two = ((tmp_path / run / "policy.safetensors").read_bytes() for run in ("run", "whole"))
+    assert one == two
+
+
+@pytest.mark.parametrize("options", ["--rounds 2 --evaluation-every 1", "--rounds 1"])
+def test_an_environment_that_fails_while_the_policy_is_judged_costs_no_round(
+    own: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    own.trouble, own.well = "raise", 250
+    assert train(*options.split(), "--out", "run") == 2
+    said = capsys.readouterr().err
+    assert "the wheel came off (evaluation after round 1)" in said and "mfpo resume run" in said
+    assert [path.name for path in (tmp_path / "run" / CHECKPOINTS).iterdir()] == ["round-000001.safetensors"]
+    own.trouble = ""
+    assert main(["resume", "run", "--quiet"]) == 0
+    assert train(*options.split(), "--out", "whole") == 0
     one, two = ((tmp_path / run / "policy.safetensors").read_bytes() for run in ("run", "whole"))
     assert one == two
 

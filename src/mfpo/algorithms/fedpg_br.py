@@ -128,6 +128,7 @@ def make(config: Config, spec: EnvSpec, agents: int) -> Algorithm:
             agent.g, agent.obs_seen, value_function.share(agent.critic) if agent.critic else ()
         ),
         merge=lambda server, uploads, mask, key: merge(parts, server, uploads, mask, key),
+        withstands=partial(aggregation.tolerated, "fedpg-br"),
         refine=lambda server, batch, key: refine(parts, server, batch),
         refinements=lambda server: server.remaining,
     )

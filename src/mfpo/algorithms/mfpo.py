@@ -20,6 +20,7 @@ What the paper leaves open, or prints otherwise, and what is done here:
 - t = 1 is defined twice; here the D̃ initial trajectories *are* step 1. They are drawn in batches of D.
 - After a synchronisation θ^(t-1) is the average θ̄ before the server-side step, as in the proof. It is recomputed
   from the download (`steps`: the last move is a function of what was downloaded), so it costs no bytes.
+- With `--env-steps` a trajectory is a segment of H steps; the value of the state where it is cut stands for the rest.
 - The old policy is evaluated with the current observation normaliser, which is refreshed once a round.
 - On frames, value function and policy share a trunk. With Adam the error of the value shapes it, too. Its gradient is
   remembered in u without a correction: that of a value changes too much from step to step (with it u grew to several

@@ -234,7 +234,7 @@ def plot(args: argparse.Namespace) -> int:
 
 def play(args: argparse.Namespace) -> int:
     """`mfpo play RUN`."""
-    from mfpo.reporting.video import check_format, film_episode, save_film
+    from mfpo.reporting.video import check_format, film_episode, save_film, world_of
     from mfpo.runs.policy import load_policy
 
     if not 0 <= args.seed < 2**32:
@@ -242,7 +242,8 @@ def play(args: argparse.Namespace) -> int:
     place = Path(args.run)
     out = check_format(args.out or (place if place.is_dir() else place.parent) / "episode.gif")
     policy = load_policy(place, seed=args.seed)
-    film = film_episode(policy, policy.spec.id, args.seed, args.greedy, policy.spec.horizon)
+    world = world_of(place, args.agent)
+    film = film_episode(policy, policy.spec.id, args.seed, args.greedy, policy.spec.horizon, world, args.agent)
     save_film(film, out)
     print(f"return {film.episode_return:.1f} in {len(film.frames) - 1} steps: {out}")
     return 0

@@ -247,6 +247,7 @@ def _play(parser: Parser, argv: list[str]) -> None:
     parser.add_argument("--out", metavar="FILE", help=".gif or .mp4 (default: episode.gif in the run directory)")
     parser.add_argument("--greedy", action="store_true", help="take the most likely action instead of drawing one")
     parser.add_argument("--seed", type=reader(int), default=0, metavar="N", help="another seed, another episode (0)")
+    parser.add_argument("--agent", type=reader(int), default=0, metavar="N", help="in whose world, if they differ (0)")
     parser.epilog = _examples(
         "mfpo play runs/CartPole-v1-mfpo-seed0-1",
         "mfpo play runs/CartPole-v1-mfpo-seed0-1 --greedy --out episode.mp4",

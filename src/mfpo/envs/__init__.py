@@ -20,17 +20,15 @@ def make(name: str, horizon: int = 0, world: str = "", agents: int = 1) -> Env:
     """
     each = worlds.parse(world, agents)
     own = "ALE/Pong-v5" if name.startswith("ALE/") else name  # one file serves all games
-    if own in list_environments():
-        env: Env = registry.get(__name__, own).make(name)
-        env = env._replace(spec=env.spec._replace(horizon=horizon or env.spec.horizon))
-    else:
-        env = gymnasium_env.make(name, horizon, dict(each[0]) if each else {})
-    if env.world is not None:
-        for pairs in each:
-            _check(name, env.world, pairs)
-    if isinstance(env, PureEnv):
-        return env._replace(worlds=tuple(env.world._replace(**dict(pairs)) for pairs in each))
-    return env._replace(worlds=each)
+    if own not in list_environments():
+        return gymnasium_env.make(name, horizon, dict(each[0]) if each else {})._replace(worlds=each)
+    module = registry.get(__name__, own)
+    env: Env = module.make(name)
+    env = env._replace(spec=env.spec._replace(horizon=horizon or env.spec.horizon))
+    for pairs in each:
+        _check(name, env.world, pairs)
+    checked = tuple(module.check(name, dict(pairs)) for pairs in each)  # before a run directory is made
+    return env._replace(worlds=checked if isinstance(env, PureEnv) else each)
 
 
 def _check(name: str, usual: Any, pairs: tuple[tuple[str, Any], ...]) -> None:

@@ -1,11 +1,13 @@
 """CartPole-v1: keep a pole upright on a cart. The equations are Gymnasium's (Barto et al. 1983)."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from mfpo.envs.worlds import check_physics
 from mfpo.types import Array, Discrete, EnvSpec, Key, PureEnv
 
 NAMES = ("CartPole-v1",)
@@ -23,6 +25,13 @@ class World(NamedTuple):
     masspole: float = 0.1
     length: float = 0.5  # half the pole's
     force_mag: float = 10.0
+
+
+def check(name: str, given: Mapping[str, float]) -> World:
+    """The world with these parameters."""
+    world = World()._replace(**given)
+    check_physics(name, world._asdict(), may_be_zero="gravity")
+    return world
 
 
 def reset(key: Key) -> Array:

@@ -80,7 +80,7 @@ class _Copies:
             try:
                 first, _ = copy.env.reset(seed=None if seeds is None else int(seeds[row]) % SEEDS)
                 observation[row] = copy.encode(first)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
         return _float32(observation)
 
@@ -95,9 +95,13 @@ class _Copies:
                 after, gain, terminated[row], truncated[row], _ = copy.env.step(copy.decode(action[row]))
                 observation[row] = copy.encode(after)
                 reward[row] = gain if type(gain) is float else _number(gain)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
         return Outcome(_float32(observation), _float32(reward), terminated, truncated)
+
+    def inner(self, copy: int) -> Any:
+        """The environment itself, to draw it."""
+        return self._copies[copy].env
 
     def close(self) -> None:
         """Close the environments."""
@@ -105,11 +109,6 @@ class _Copies:
             with contextlib.suppress(Exception):  # nothing depends on it any more
                 copy.env.close()
         self._copies.clear()
-
-
-def make_copy(name: str, horizon: int, **arguments: Any) -> Copy:
-    """One copy on its own, with these arguments; not only for environments that have no implementation here."""
-    return _create(name, _find(name), horizon, arguments)
 
 
 def _find(name: str) -> Any:
@@ -173,7 +172,10 @@ def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"gymnasium\.")
             creator = registration.entry_point
-            arguments = _arguments(load_env_creator(creator) if isinstance(creator, str) else creator)
+            creator = load_env_creator(creator) if isinstance(creator, str) else creator
+            arguments = _arguments(creator)
+            if inspect.isclass(creator) and not issubclass(creator, gymnasium.Env):
+                raise TypeError(f"its class {creator.__qualname__} is not a gymnasium.Env; let it inherit from that")
             usual = arguments | registration.kwargs
             given = {key: _like(usual.get(key), value) for key, value in dict(world).items()}
             env: Any = gymnasium.make(
@@ -224,8 +226,9 @@ def _about_arguments(name: str, arguments: dict[str, Any], world: World, error: 
             near = did_you_mean(parameter, arguments) if arguments else ""
             hint = f"{near} {takes}" if near.startswith("Did you mean") else takes
             return f"--world sets {parameter!r}, which {name} does not take. {hint}"
-    how = f" with {_text(world)}" if world else ""
-    return f"The environment {name} cannot be made{how}: {type(error).__name__}: {error}. {takes}"
+    how, reason = f" with {_text(world)}" if world else "", str(error).rstrip(".")
+    tail = f" {takes}" if "argument" in reason else ""  # a call that does not fit, and no mistake further inside
+    return f"The environment {name} cannot be made{how}: {type(error).__name__}: {reason}.{tail}"
 
 
 def _text(world: World) -> str:

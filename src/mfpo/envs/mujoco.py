@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mfpo.errors import ConfigError, CopyFailed, MissingExtra
+from mfpo.envs.worlds import check_physics
+from mfpo.errors import CopyFailed, MissingExtra
 from mfpo.types import Box, EnvSpec, HostedEnv, Outcome
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "InvertedPendulum-v5")
@@ -123,10 +124,7 @@ def build(name: str, world: World) -> Any:
 def check(name: str, given: Mapping[str, float]) -> World:
     """The world with these parameters."""
     world = World()._replace(**given)
-    for key, value in world._asdict().items():
-        if not (0 < value < math.inf or (key == "gravity" and value == 0)):
-            least = "0 or more" if key == "gravity" else "greater than 0"
-            raise ConfigError(f"The world of {name} has {key} = {value}, which has to be finite and {least}.")
+    check_physics(name, world._asdict(), may_be_zero="gravity")
     return world
 
 

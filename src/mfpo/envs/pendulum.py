@@ -1,11 +1,13 @@
 """Pendulum-v1: swing a pendulum up and hold it. The equations are Gymnasium's (g = 10)."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from mfpo.envs.worlds import check_physics
 from mfpo.types import Array, Box, EnvSpec, Key, PureEnv
 
 NAMES = ("Pendulum-v1",)
@@ -20,6 +22,13 @@ class World(NamedTuple):
     g: float = 10.0
     m: float = 1.0
     l: float = 1.0  # noqa: E741
+
+
+def check(name: str, given: Mapping[str, float]) -> World:
+    """The world with these parameters."""
+    world = World()._replace(**given)
+    check_physics(name, world._asdict(), may_be_zero="g")
+    return world
 
 
 def reset(key: Key) -> Array:

@@ -3,6 +3,8 @@
 A range a..b is spread evenly over the agents, a list a,b,c is dealt out in turn, a single value is everybody's.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from mfpo.errors import ConfigError
@@ -46,3 +48,14 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def check_physics(name: str, world: Mapping[str, float], may_be_zero: str) -> None:
+    """Raise a `ConfigError` unless each quantity of the world is finite and greater than 0; one may be 0.
+
+    The equations go on with other numbers, too: a policy would be trained for a world that cannot be.
+    """
+    for key, value in world.items():
+        if not (0 < value < math.inf or (key == may_be_zero and value == 0)):
+            least = "0 or more" if key == may_be_zero else "greater than 0"
+            raise ConfigError(f"The world of {name} has {key} = {value}, which has to be finite and {least}.")

@@ -3,7 +3,7 @@
 from mfpo import registry
 from mfpo.errors import ConfigError
 from mfpo.federation.evaluation import evaluate
-from mfpo.federation.faults import ATTACKS, NONE, Faults, check
+from mfpo.federation.faults import ATTACKS, NONE, Faults, asked, check
 from mfpo.federation.inprocess import make_on as make_engine_on
 from mfpo.federation.logs import RoundLog
 from mfpo.federation.reference import measured
@@ -21,6 +21,8 @@ __all__ = [
     "Faults",
     "RoundLog",
     "State",
+    "asked",
+    "check",
     "evaluate",
     "make_engine",
     "make_engine_on",

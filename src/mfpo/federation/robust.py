@@ -14,22 +14,32 @@ RULES = (OWN, *aggregation.RULES)
 
 
 @functools.lru_cache(maxsize=32)  # one value per setting, as for algorithms
-def robust(algorithm: Algorithm, rule: str, agents: int, byzantine: int) -> Algorithm:
+def robust(algorithm: Algorithm, rule: str, agents: int, byzantine: int, asked: int | None = None) -> Algorithm:
     """The algorithm with an aggregation rule that withstands `byzantine` liars (0: as many as it can).
+
+    If fewer of the agents are `asked` in a round, all of the liars may be among them.
 
     A rule makes one message of all: it is applied to every field of the uploads by itself, for fields differ in scale,
     and the algorithm then merges as if every agent had sent the result. Kept are those in the first field, which holds
     parameters or a gradient.
     """
-    if rule in (OWN, "mean"):
+    present = agents if asked is None else asked
+    where = f"With {present} of {agents} agents asked in a round, the" if present < agents else "The"
+    if rule == OWN and algorithm.withstands is not None:
+        aggregation.check(f"{where} algorithm's own filter", algorithm.withstands(present), present, byzantine)
+    if rule == OWN or (rule == "mean" and algorithm.withstands is None):
         return algorithm._replace(merge=functools.partial(_finite_merge, algorithm))
-    assumed = byzantine or aggregation.tolerated(rule, agents)
-    if assumed < 1:
-        raise ConfigError(
-            f"The aggregation rule {rule} cannot withstand a single liar among {agents} agents; take more agents, or "
-            "--aggregation mean."
-        )
-    combine = aggregation.make(rule, agents, assumed, sigma=0.0)
+    assumed = 0
+    if rule != "mean":
+        most = aggregation.tolerated(rule, present)
+        if most < 1:
+            raise ConfigError(
+                f"{where} aggregation rule {rule} cannot withstand a single liar among {present} agents; take more "
+                "agents, or --aggregation mean."
+            )
+        aggregation.check(f"{where} aggregation rule {rule}", most, present, byzantine)
+        assumed = byzantine or most
+    combine = aggregation.make(rule, present, assumed, sigma=0.0)
 
     def merge(server: PyTree, uploads: PyTree, mask: Array, key: Key) -> tuple[PyTree, Metrics]:
         finite = aggregation.finite(uploads, mask)

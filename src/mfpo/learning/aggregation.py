@@ -45,12 +45,7 @@ def make(
     """
     if name not in RULES:
         raise ConfigError(f"There is no aggregation rule {name!r}. {did_you_mean(name, RULES)}")
-    most = tolerated(name, agents)
-    if byzantine > most:
-        raise ConfigError(
-            f"The aggregation rule {name} withstands at most {most} Byzantine agents of {agents}, but {byzantine} are "
-            "assumed; assume fewer, take more agents or choose another rule."
-        )
+    check(f"The aggregation rule {name}", tolerated(name, agents), agents, byzantine)
     rules: dict[str, Rule] = {
         "mean": mean,
         "median": median,
@@ -61,6 +56,15 @@ def make(
         "fedpg-br": partial(fedpg_br, alpha=byzantine / agents, sigma=sigma, delta=delta, trajectories=trajectories),
     }
     return rules[name]
+
+
+def check(what: str, most: int, agents: int, byzantine: int) -> None:
+    """Raise a `ConfigError` if more are `byzantine` than the `most` that something withstands."""
+    if byzantine > most:
+        raise ConfigError(
+            f"{what} withstands at most {most} Byzantine agents of {agents}, but {byzantine} are assumed; assume "
+            "fewer, take more agents or choose another rule."
+        )
 
 
 def tolerated(name: str, agents: int) -> int:

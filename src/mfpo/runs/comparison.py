@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mfpo.errors import ConfigError
-from mfpo.runs import directory
+from mfpo.runs import directory, training
 from mfpo.runs.entries import Entry, check
 from mfpo.runs.settings import resolve
 
@@ -36,4 +36,6 @@ def plan(
             entries.append(Entry(place / f"{name}-seed{seed}", settings, config))
     for entry in entries:
         check(entry)
+    for entry in entries[: len(algorithms)]:
+        training.assemble(entry.settings, entry.config)  # what is wrong with a setting is found before any runs
     return entries

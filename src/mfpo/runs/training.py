@@ -155,9 +155,11 @@ def make_env(settings: Settings) -> Env:
 
 def make_algorithm(settings: Settings, config: Any, env: Env) -> Algorithm:
     """The algorithm of a run, with the aggregation it asks for."""
+    federation.check(settings.faults, settings.agents)
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
     withstands = settings.tolerance or settings.byzantine
-    return federation.robust(algorithm, settings.aggregation, settings.agents, withstands)
+    asked = federation.asked(settings.faults, settings.agents)
+    return federation.robust(algorithm, settings.aggregation, settings.agents, withstands, asked)
 
 
 def assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = None) -> Job:
@@ -215,14 +217,20 @@ def _go_on(path: Path, job: Job, callback: Callback | None, notice: Notice, star
         notice(f"{log_file} lacks {progress.round - len(rows)} of {progress.round} rounds; training is not affected.")
     while progress.round < job.settings.rounds:
         state, progress, row = _one_round(path, job, state, progress)
+        failure = None
         if job.settings.evaluation_every and progress.round % job.settings.evaluation_every == 0:
-            returns = _returns(job.algorithm, job.env, _acting(job, state), job.settings)
-            row |= metrics.judgement(np.concatenate(returns))
+            try:
+                returns = _returns(job.algorithm, job.env, _acting(job, state), job.settings)
+                row |= metrics.judgement(np.concatenate(returns))
+            except StepFailed as error:  # the round itself is done, and is stored first
+                failure = error
         with files.uninterrupted():  # Ctrl-C now would only throw away a round that is done
             with files.writing(directory.METRICS, path):
                 metrics.append(log_file, row)
             with files.writing(f"the checkpoint of round {progress.round}", path):
                 checkpoint.save(folder, state, progress)
+        if failure is not None:
+            raise _unjudged(failure, path, progress) from failure
         rows.append(row)
         if callback is not None:
             callback(dict(row))
@@ -268,11 +276,21 @@ def _finish(path: Path, job: Job, state: federation.State, progress: Progress, r
     policy = Policy(origin, job.algorithm, params)
     with files.writing("the policy", path), files.uninterrupted():
         save_policy(path, policy)
-    evaluation = _evaluate(job.algorithm, job.env, params, settings)
+    try:
+        evaluation = _evaluate(job.algorithm, job.env, params, settings)
+    except StepFailed as error:
+        raise _unjudged(error, path, progress) from error
     outcome = summary.summarise(settings, progress, evaluation, job.engine.devices)
     with files.writing(summary.NAME, path):
         summary.write(path, outcome)
     return Run(path, settings, job.config, rows, outcome, policy)
+
+
+def _unjudged(failure: StepFailed, path: Path, progress: Progress) -> StepFailed:
+    return StepFailed(
+        f"{failure} (evaluation after round {progress.round}). All rounds so far are safe; go on with: "
+        f"{files.resume_command(path)}"
+    )
 
 
 def _acting(job: Job, state: federation.State) -> Any:
