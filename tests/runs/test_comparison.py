@@ -74,11 +74,9 @@ def test_plans_that_make_no_sense(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_algorithm_that_does_not_suit_the_environment_is_found_before_any_runs(
-    fake: ModuleType, tmp_path: Path
-) -> None:
+def test_an_algorithm_that_does_not_suit_is_found_before_any_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="withstands at most 1 Byzantine agents of 3, but 2 are assumed"):
-        comparison.plan("CartPole-v1", ["fake", "fedpg_br"], 2, tmp_path, VALUES | {"byzantine": 2})
+        comparison.plan("CartPole-v1", ["mfpo", "fedpg_br"], 2, tmp_path, VALUES | {"byzantine": 2})
     assert not list(tmp_path.iterdir())
 
 
