@@ -14,9 +14,11 @@ more.
 Atari: a round of Pong as its preset has it. The floor of sampling is ALE's own vectoriser with random actions, and the
 bare network looking at as many frames: each by itself, and in turns. In turns they take longer: the network's pass is
 slower after a step of the games than after another pass. So it is after milliseconds of plain Python, and so is
-arithmetic on a few KB: it is the core that has to warm up, not only its caches. The floor of training adds the vectoriser's own reset with seeds, once a round, and the network passes
-that MFPO asks for, which are two gradients and the features that its value function sees. Give it one core
-(`taskset -c 0`).
+arithmetic on a few KB: it is the core that has to warm up, not only its caches. The floor of training adds the
+vectoriser's own reset with seeds, once a round, and the network passes that MFPO asks for, which are two gradients and
+the features that its value function sees. Give it one core (`taskset -c 0`).
+
+Memory: with nothing in the cache of compiled programs, as compiling takes memory, too.
 """
 
 import json
@@ -230,7 +232,7 @@ def main() -> None:
     kinds = {"mujoco": measure_mujoco, "atari": measure_atari, "memory": measure_memory}
     if len(sys.argv) != 2 or sys.argv[1] not in kinds:
         sys.exit(f"usage: python {sys.argv[0]} {'|'.join(kinds)}")
-    machine.prepare()
+    machine.prepare(CHEETAH if sys.argv[1] == "mujoco" else PONG)
     result = kinds[sys.argv[1]]()
     for name, value in result.items():
         print(f"{name:60s} {value:>14,}")

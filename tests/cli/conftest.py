@@ -24,7 +24,7 @@ PROGRAM = (
 @pytest.fixture
 def mfpo(capsys, monkeypatch):
     """Call `main` with arguments; the exit code, stdout and stderr. JAX keeps the devices this process has."""
-    monkeypatch.setattr("mfpo.cli.machine.prepare", lambda: None)
+    monkeypatch.setattr("mfpo.cli.machine.prepare", lambda env="": None)
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])

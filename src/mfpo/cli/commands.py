@@ -94,7 +94,7 @@ def _watch(
         from mfpo.reporting import tensorboard
 
         tensorboard.require()  # if it is missing, say so before training
-    machine.prepare()
+    machine.prepare(settings.env)
     agents = "1 agent" if settings.agents == 1 else f"{settings.agents} agents"
     title += f"{settings.env}, {settings.algorithm}, {agents}, seed {settings.seed}"
     watch = _Watch(make_progress(settings.rounds, args.quiet), title, args.tensorboard)

@@ -44,7 +44,7 @@ def sweep(args: argparse.Namespace) -> int:
         from mfpo.reporting import tensorboard
 
         tensorboard.require()  # if it is missing, say so before training
-    machine.prepare()
+    machine.prepare(planned.entries[0].settings.env)
     watch = _Watch(planned, args.quiet, args.tensorboard)
     try:
         with interrupts() as signals:
