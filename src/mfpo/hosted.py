@@ -33,7 +33,7 @@ class _Minds:
 
     def __init__(self, act: Act) -> None:
         def one(actor: PyTree, obs: Array, key: Array, h: Array) -> tuple[Array, Array]:
-            return act(actor, obs, jax.random.fold_in(inline(jax.random.wrap_key_data(key)), 2 * h + 1))
+            return act(actor, obs, _draw(key, h))
 
         self._act = jax.jit(jax.vmap(jax.vmap(one, (None, 0, 0, 0))))
 
@@ -55,6 +55,11 @@ class _Minds:
         return spread[0], spread[1]
 
 
+def _draw(key: Array, h: Array) -> Key:
+    """What a column draws its action of step h from."""
+    return jax.random.fold_in(inline(jax.random.wrap_key_data(key)), 2 * h + 1)
+
+
 Decide = Callable[[NDArray[Any], Flags], tuple[NDArray[Any], NDArray[Any]]]  # h, running -> action, aux
 
 
@@ -66,7 +71,7 @@ class _Watchers:
             newest = ready(actor, frame)
             earlier = jnp.where(begins, 0, seen[..., newest.shape[-1] :])
             seen = jnp.concatenate([earlier, newest], axis=-1)
-            return *act(actor, seen, jax.random.fold_in(inline(jax.random.wrap_key_data(key)), 2 * h + 1)), seen
+            return *act(actor, seen, _draw(key, h)), seen
 
         def before(actor: PyTree, frames: Array) -> Array:
             parts = jax.vmap(ready, (None, 0))(actor, frames)
