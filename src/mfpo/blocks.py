@@ -1,5 +1,6 @@
 """A block of copies of a hosted environment, and the tape that records what happens in it."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -26,20 +27,20 @@ class Block:
     """The copies of some agents, a row for each agent, and where the episode in each of them stands."""
 
     def __init__(self, env: HostedEnv, copies: Copies, ids: tuple[int, ...], columns: int) -> None:
-        self.spec, self._copies, self._ids = env.spec, copies, ids
+        self.spec, self.copies, self._ids = env.spec, copies, ids
         self._where = np.arange(len(ids) * columns).reshape(-1, columns)
         self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
         self._total = np.zeros(self._where.shape)  # and what they were worth
-        self._shown: list[NDArray[Any]] = []  # [agents, columns, ...] observations, or their frames, oldest first
+        self.shown: list[NDArray[Any]] = []  # [agents, columns, ...] observations, or their frames, oldest first
 
     @property
     def now(self) -> NDArray[Any]:
         """The observations [agents, columns, ...], until the next step."""
-        return np.stack(self._shown, axis=2) if self.spec.stack else self._shown[0]
+        return np.stack(self.shown, axis=2) if self.spec.stack else self.shown[0]
 
     def newest(self) -> NDArray[Any]:
         """What has to be kept of the observations, until the next step: of frames that are stacked, the newest."""
-        return self._shown[-1]
+        return self.shown[-1]
 
     def reset(self, mask: Flags, seeds: NDArray[np.uint64] | None = None) -> None:
         """Begin an episode in the columns of the mask."""
@@ -47,12 +48,12 @@ class Block:
             return
         chosen = _chosen(mask)
         try:
-            shown = self._copies.reset(_flat(self._where)[chosen], None if seeds is None else _flat(seeds)[chosen])
+            shown = self.copies.reset(_flat(self._where)[chosen], None if seeds is None else _flat(seeds)[chosen])
         except CopyFailed as failure:
-            raise self._failed(failure.copy, str(failure), "reset") from failure
-        if not self._shown:
-            self._shown = [np.zeros((*mask.shape, *shown.shape[1:]), shown.dtype) for _ in range(self.spec.stack or 1)]
-        for frame in self._shown:
+            raise self.failed(failure.copy, str(failure), "reset") from failure
+        if not self.shown:
+            self.shown = [np.zeros((*mask.shape, *shown.shape[1:]), shown.dtype) for _ in range(self.spec.stack or 1)]
+        for frame in self.shown:
             frame[mask] = 0
         self._show(chosen, shown)
         self.elapsed[mask], self._total[mask] = 0, 0.0
@@ -69,9 +70,9 @@ class Block:
             return reward, terminated, truncated, score
         chosen = _chosen(mask)
         try:
-            outcome = self._copies.step(_flat(self._where)[chosen], _flat(action)[chosen])
+            outcome = self.copies.step(_flat(self._where)[chosen], _flat(action)[chosen])
         except CopyFailed as failure:
-            raise self._failed(failure.copy, str(failure), "step") from failure
+            raise self.failed(failure.copy, str(failure), "step") from failure
         self._show(chosen, outcome.shown)
         _flat(reward)[chosen], _flat(terminated)[chosen] = outcome.reward, outcome.terminated
         _flat(truncated)[chosen] = outcome.truncated
@@ -86,28 +87,37 @@ class Block:
             _flat(score)[chosen] = outcome.score
         return reward, terminated, truncated, score
 
+    def room_for(self, steps: int) -> bool:
+        """Whether no episode can reach the horizon in so many steps."""
+        return bool(self.elapsed.max() + steps < self.spec.horizon)
+
+    def go_on(self, shown: Sequence[NDArray[Any]], elapsed: NDArray[np.int32]) -> None:
+        """A program has stepped the copies, and left them like this."""
+        self.shown, self.elapsed = [np.array(frame) for frame in shown], np.array(elapsed)
+
+    def failed(self, copy: int, reason: str, call: str) -> StepFailed:
+        """What to raise."""
+        row, column = np.argwhere(self._where == copy)[0]
+        when = f"step {self.elapsed[row, column] + 1} of its episode" if call == "step" else "reset"
+        return StepFailed(f"The environment {self.spec.id} of agent {self._ids[row]} failed in {when}: {reason}")
+
     def close(self) -> None:
         """Free what the copies hold."""
-        self._copies.close()
+        self.copies.close()
 
     def _show(self, chosen: Flags | slice, shown: NDArray[Any]) -> None:
         if isinstance(chosen, slice):  # all of them: the oldest frames make room for the newest
-            self._shown.append(self._shown.pop(0))
+            self.shown.append(self.shown.pop(0))
         else:
-            for older, newer in pairwise(self._shown):
+            for older, newer in pairwise(self.shown):
                 _flat(older)[chosen] = _flat(newer)[chosen]
-        _flat(self._shown[-1])[chosen] = shown
+        _flat(self.shown[-1])[chosen] = shown
 
     def _check(self, mask: Flags, values: NDArray[Any], call: str, what: str) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = mask & ~np.isfinite(values.reshape(*mask.shape, -1)).all(axis=-1)
             if bad.any():
-                raise self._failed(self._where[bad][0], f"it gave {what} that is not finite", call)
-
-    def _failed(self, copy: int, reason: str, call: str) -> StepFailed:
-        row, column = np.argwhere(self._where == copy)[0]
-        when = f"step {self.elapsed[row, column] + 1} of its episode" if call == "step" else "reset"
-        return StepFailed(f"The environment {self.spec.id} of agent {self._ids[row]} failed in {when}: {reason}")
+                raise self.failed(self._where[bad][0], f"it gave {what} that is not finite", call)
 
 
 class Tape:

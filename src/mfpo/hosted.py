@@ -1,9 +1,9 @@
 """Sampling from hosted environments: the episodes of all agents advance as one batch, driven from the host.
 
 Per step of time, one compiled call evaluates the policies of all agents and one call steps every copy whose episode is
-running. Where several cores can step an environment, each has a strip of the batch to itself, so that one strip's
-policies are evaluated while another's copies are stepped. Seeds and keys are addressed as in `rollout`, so a resumed
-run meets the same episodes.
+running; segments of what a program can step are left to `streams`. Where several cores can step an environment, each
+has a strip of the batch to itself, so that one strip's policies are evaluated while another's copies are stepped. Seeds
+and keys are addressed as in `rollout`, so a resumed run meets the same episodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfpo.blocks import Block, Flags, Tape
-from mfpo.random import inline
+from mfpo.random import draw_of_step
 from mfpo.rollout import Act, Sampler
+from mfpo.streams import Ready, make_stream
 from mfpo.types import TIME_BLOCK, Array, Copies, HostedEnv, Key, PyTree, Trajectories
 
 EVALUATION_COPIES = 32
 WORTH_A_STRIP = 8  # copies; with fewer of them a second core mostly waits for Python
-
-
-Ready = Callable[[PyTree, Array], Array]  # `Algorithm.ready`
 
 
 class _Minds:
@@ -33,7 +31,7 @@ class _Minds:
 
     def __init__(self, act: Act) -> None:
         def one(actor: PyTree, obs: Array, key: Array, h: Array) -> tuple[Array, Array]:
-            return act(actor, obs, _draw(key, h))
+            return act(actor, obs, draw_of_step(key, h))
 
         self._act = jax.jit(jax.vmap(jax.vmap(one, (None, 0, 0, 0))))
 
@@ -53,43 +51,6 @@ class _Minds:
         for full, x in zip(spread, few, strict=True):
             full[rows, chosen] = np.asarray(x)
         return spread[0], spread[1]
-
-
-def _draw(key: Array, h: Array) -> Key:
-    """What a column draws its action of step h from."""
-    return jax.random.fold_in(inline(jax.random.wrap_key_data(key)), 2 * h + 1)
-
-
-Decide = Callable[[NDArray[Any], Flags], tuple[NDArray[Any], NDArray[Any]]]  # h, running -> action, aux
-
-
-class _Watchers:
-    """The policies of a block of agents that watch a stream of frames: each frame is made ready for them once."""
-
-    def __init__(self, act: Act, ready: Ready) -> None:
-        def one(actor: PyTree, seen: Array, frame: Array, begins: Array, key: Array, h: Array) -> tuple[Array, ...]:
-            newest = ready(actor, frame)
-            earlier = jnp.where(begins, 0, seen[..., newest.shape[-1] :])
-            seen = jnp.concatenate([earlier, newest], axis=-1)
-            return *act(actor, seen, _draw(key, h)), seen
-
-        def before(actor: PyTree, frames: Array) -> Array:
-            parts = jax.vmap(ready, (None, 0))(actor, frames)
-            return jnp.concatenate([jnp.zeros_like(parts[0]), *parts], axis=-1)
-
-        self._act = jax.jit(jax.vmap(jax.vmap(one, (None, 0, 0, 0, 0, 0))))
-        self._before = jax.jit(jax.vmap(jax.vmap(before, (None, 0))))
-
-    def begin(self, actors: PyTree, block: Block, keys: Array) -> Decide:
-        """Decides in one step after the other, in all columns."""
-        seen = self._before(actors, block.now[:, :, :-1])
-
-        def decide(h: NDArray[Any], running: Flags) -> tuple[NDArray[Any], NDArray[Any]]:
-            nonlocal seen
-            action, aux, seen = self._act(actors, seen, block.newest(), block.elapsed == 0, keys, h)
-            return np.asarray(action), np.asarray(aux)
-
-        return decide
 
 
 class _Strip:
@@ -223,9 +184,9 @@ def segment_sampler(
     """A sampler of segments in which one episode follows the other.
 
     The segments of a round are one stream, which begins anew with the first local step: what lies between two rounds
-    is in no checkpoint. `ready` is that of `Algorithm`.
+    is in no checkpoint. `ready` is that of `Algorithm`: with it, what a program can step is sampled as a `stream`.
     """
-    minds, watchers = _Minds(act), _Watchers(act, ready) if ready and env.spec.stack else None
+    minds, stream = _Minds(act), make_stream(env, act, ready, length) if ready and env.compiled else None
 
     def play(
         strip: _Strip, actors: PyTree, keys: Array, seeds: NDArray[np.uint64], ids: NDArray[Any], step: int
@@ -233,10 +194,11 @@ def segment_sampler(
         block, running = strip.block(ids), np.ones(seeds.shape, bool)
         if step == 0:
             block.reset(running, seeds)
+        if stream and strip.device.platform == "cpu" and block.room_for(length):
+            return stream(block, actors, keys)
         tape = Tape(block, length)
-        decide: Decide = watchers.begin(actors, block, keys) if watchers else partial(minds, actors, block, keys)
         for h in range(length):
-            action, aux = decide(np.full(seeds.shape, h, np.int32), running)
+            action, aux = minds(actors, block, keys, np.full(seeds.shape, h, np.int32), running)
             tape.see(h)
             reward, terminated, truncated, score = block.step(running, action)
             last = h == length - 1

@@ -62,3 +62,8 @@ def inline(key: Key) -> Key:
     """The same key, drawing the same numbers, with the generator written out: for use inside a hot loop."""
     inlined: Key = jax.random.wrap_key_data(jax.random.key_data(key), impl=THREEFRY)
     return inlined
+
+
+def draw_of_step(key: Array, h: Array) -> Key:
+    """What an action of step h is drawn from; `key` is the data of its column's key. For use inside a hot loop."""
+    return jax.random.fold_in(inline(jax.random.wrap_key_data(key)), 2 * h + 1)

@@ -97,6 +97,18 @@ class Outcome(NamedTuple):
     # [n] of games that ended with this step, NaN for others; None: a game is an episode, its score what it was worth
 
 
+class Compiled(NamedTuple):
+    """How a compiled program steps copies that were opened for `learning`, and to be stepped `together`.
+
+    It steps all of them, and where an episode ends, what is shown is the start of the next.
+    """
+
+    step: Callable[[PyTree, Array], tuple[PyTree, Any]]  # state, action [n] -> state, Outcome with scores
+    # has to be hashable: equal ones share a program
+    enter: Callable[[], PyTree]  # where the copies stand
+    leave: Callable[[PyTree], None]  # that is where the program left them
+
+
 class HostedEnv(NamedTuple):
     """An environment that runs outside the compiled program."""
 
@@ -107,6 +119,7 @@ class HostedEnv(NamedTuple):
     # all may be stepped `together`: one that is left out of a step will be reset before its next
     parallel: bool = False  # whether threads can step different copies at the same time
     worlds: tuple[tuple[tuple[str, float], ...], ...] = ()  # the world of every agent, as pairs; empty: as in PureEnv
+    compiled: Callable[[Any], Compiled] | None = None  # its Copies -> how a program on the CPU steps them, if it can
 
 
 Env = PureEnv | HostedEnv

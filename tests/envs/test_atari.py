@@ -17,9 +17,10 @@ from ale_py.vector_env import AtariVectorEnv
 
 from mfpo.blocks import Block
 from mfpo.envs import atari as ours
-from mfpo.errors import ConfigError, CopyFailed, MissingExtra, UnknownName
+from mfpo.errors import ConfigError, CopyFailed, MissingExtra, StepFailed, UnknownName
 from mfpo.hosted import segment_sampler
-from mfpo.types import TIME_BLOCK, Array, Discrete, Key, Outcome
+from mfpo.streams import make_stream
+from mfpo.types import TIME_BLOCK, Array, Compiled, Discrete, Key, Outcome
 
 BREAKOUT, INVADERS = "ALE/Breakout-v5", "ALE/SpaceInvaders-v5"  # random games of 5 and 3 lives: 150 and 350 steps
 
@@ -160,10 +161,11 @@ def test_together_they_do_what_they_do_alone() -> None:
     for copies in (alone, grouped):
         copies.reset(everyone, seeds(*range(n)))
     for action in actions(BREAKOUT, 300, n):
-        expected = alone.step(everyone, action)
-        assert same(grouped.step(everyone, action), expected)
-        ended, begun = everyone[expected.terminated], begun + int(alone.over.sum())
+        expected, found, over = alone.step(everyone, action), grouped.step(everyone, action), alone.over.copy()
+        assert same(found._replace(shown=found.shown[~over]), expected._replace(shown=expected.shown[~over]))
+        ended, begun = everyone[expected.terminated], begun + int(over.sum())
         assert np.array_equal(grouped.reset(ended, None), alone.reset(ended, None))
+        assert np.array_equal(found.shown[ended], alone.frames[ended])  # where a game ended, that is the next one
     assert begun >= 2
 
 
@@ -314,6 +316,69 @@ def test_nothing_is_printed_or_imported_early(tmp_path: Path) -> None:
     command, env = [sys.executable, "-c", QUIET], {**os.environ, **where}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def watch(actor: Array, obs: Array, key: Key) -> tuple[Array, Array]:
+    """An action that depends on all four frames, and on chance."""
+    seen = obs.astype(jnp.int32).sum(axis=(1, 2)) if obs.shape[0] == 4 else obs.astype(jnp.int32).sum(axis=(0, 1))
+    action = (jnp.dot(seen, jnp.array([1, 3, 5, 7])) + jax.random.randint(key, (), 0, 4)) % 4
+    return action, action + actor
+
+
+def ready(actor: Array, frame: Array) -> Array:
+    return frame[..., None]
+
+
+@pytest.mark.parametrize("horizon", [ours.HORIZON, 30])
+def test_a_program_samples_what_the_host_does(horizon: int) -> None:
+    """Lives, games, the seams between segments; agents in different worlds; and, near the horizon, both in turns."""
+    agents, columns, length, programs, ends, games, cut = 2, 2, 9, 0, 0, 0, 0
+    env = ours.make(BREAKOUT)
+    env = env._replace(spec=env.spec._replace(horizon=horizon), worlds=((), (("sticky", 0.0),)))
+
+    def counted(copies: ours.Consoles) -> Compiled:
+        nonlocal programs
+        programs += 1
+        return copies.compiled()
+
+    samplers = [
+        segment_sampler(env._replace(compiled=compiled), watch, agents, columns, length, jax.devices()[:1], ready)
+        for compiled in (counted, None)
+    ]
+    keys = jax.random.split(jax.random.key(0), agents)
+    for step in range(40):
+        how = jnp.arange(agents), keys, jnp.arange(agents), jnp.int32(step)
+        found, expected = (sample(*how) for sample in samplers)
+        ended, goes_on = expected.terminated, ~np.asarray(expected.terminated[:, -1])
+        for name, x, y in zip(found._fields, found, expected, strict=True):
+            assert x.shape == y.shape and x.dtype == y.dtype, name
+            if name == "last_obs":  # which means nothing where an episode has ended
+                x, y = x[goes_on], y[goes_on]
+            assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f"), (step, name)
+        ends, games = ends + ended.sum(), games + (~np.isnan(expected.score)).sum()
+        cut += expected.truncated[:, :-1].sum()
+    assert ends > 20 and games
+    assert (programs == 40 and not cut) if horizon == ours.HORIZON else (5 < programs < 35 and cut > 5)
+
+
+def test_a_failure_within_a_program_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    env = ours.make(BREAKOUT)
+    block = Block(env, opened(BREAKOUT, {}, learning=True, together=True), (3,), 1)  # which nobody has reset
+    block.shown = [np.zeros((1, 1, 84, 84), np.uint8) for _ in range(4)]
+    stream = make_stream(env, watch, ready, 5)
+    with pytest.raises(StepFailed, match=f"^The environment {BREAKOUT} of agent 3 failed in step 1 .*before reset"):
+        stream(block, jnp.zeros(1, jnp.int32), jnp.zeros((1, 1, 2), jnp.uint32))
+    assert "before reset" in capfd.readouterr().err  # ALE's own
+
+
+def test_an_ale_that_programs_cannot_call_is_driven_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ale_py
+
+    assert ours.make(BREAKOUT).compiled is not None
+    ours.programmable.cache_clear()
+    monkeypatch.setattr(ale_py, "_ale_py", object())
+    assert ours.make(BREAKOUT).compiled is None
+    ours.programmable.cache_clear()
 
 
 def test_a_segment() -> None:

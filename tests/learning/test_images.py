@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 from mfpo import algorithms
 from mfpo.algorithms import fedavg_ppo, fedpg_br, mfpo
@@ -11,7 +12,7 @@ from mfpo.learning import acting, images, normalisation
 from mfpo.learning.critic import value
 from mfpo.learning.normalisation import deviation
 from mfpo.learning.policies import distributions, make_policy
-from mfpo.types import TIME_BLOCK, Discrete, EnvSpec, HostedEnv, Outcome
+from mfpo.types import TIME_BLOCK, Compiled, Discrete, EnvSpec, HostedEnv, Outcome
 
 SPEC = EnvSpec("film", (4, 84, 84), Discrete(3), horizon=40, stack=4)
 
@@ -98,6 +99,23 @@ class Films:
 FILM = HostedEnv(SPEC, None, lambda worlds, **_: Films(len(worlds)))
 
 
+def filmed(films):
+    """As a program steps them, which calls the host for it."""
+    everyone = np.arange(films.n)
+
+    def on_the_host(action):
+        shown, reward, ended, truncated, _ = films.step(everyone, np.asarray(action))
+        shown[ended] = films.reset(everyone[ended], None)
+        return shown, reward, ended, truncated, np.full(films.n, np.nan, np.float32)
+
+    def step(state, action):
+        kinds = np.float32, np.bool_, np.bool_, np.float32
+        result = [np.zeros((films.n, 84, 84), np.uint8), *(np.zeros(films.n, kind) for kind in kinds)]
+        return state, Outcome(*io_callback(on_the_host, tuple(result), action, ordered=True))
+
+    return Compiled(step, enter=lambda: (), leave=lambda state: None)
+
+
 def look(actor, obs, key):
     """Remembers what it saw, so that it can be compared with what is rebuilt."""
     return jnp.int32(0), jnp.stack([obs[:, 0, 0], obs[:, 5, 7]])
@@ -110,8 +128,13 @@ def look_at_ready(actor, obs, key):
 SAMPLERS = {
     "episodes": episode_sampler(FILM, look, 2, 3),
     "segments": segment_sampler(FILM, look, 2, 3, TIME_BLOCK),
-    "frames made ready": segment_sampler(
-        FILM, look_at_ready, 2, 3, TIME_BLOCK, ready=lambda actor, frame: frame[..., None]
+    "segments in one program": segment_sampler(
+        FILM._replace(spec=SPEC._replace(horizon=1000), compiled=filmed),
+        look_at_ready,
+        2,
+        3,
+        TIME_BLOCK,
+        ready=lambda actor, frame: frame[..., None],
     ),
 }
 
