@@ -222,7 +222,9 @@ def _call(n: int) -> Callable[..., Sequence[Array]]:
     number, flag = array((n,), jnp.int32), array((n,), jnp.bool_)
     # rewards, terminations, truncations, ids, lives, numbers of frames in all and in the game
     result = (handle, shown, number, flag, flag, number, number, number, number)
-    return jax.ffi.ffi_call(TARGET, result, has_side_effect=True)
+    # no `has_side_effect`: each call hangs on the handle and the actions of the one before, so none can be left out or
+    # doubled; with it, JAX keeps a token of every program, and tells of a failure again when the process ends
+    return jax.ffi.ffi_call(TARGET, result)
 
 
 def make(name: str) -> HostedEnv:
