@@ -12,11 +12,10 @@ no rewards, nothing recorded. Other controls would be another ceiling: with a te
 more.
 
 Atari: a round of Pong as its preset has it. The floor of sampling is ALE's own vectoriser with random actions, and the
-bare network looking at as many frames: each by itself, and in turns. In turns they take longer: the network's pass is
-slower after a step of the games than after another pass. So it is after milliseconds of plain Python, and so is
-arithmetic on a few KB: it is the core that has to warm up, not only its caches. The floor of training adds the
-vectoriser's own reset with seeds, once a round, and the network passes that MFPO asks for, which are two gradients and
-the features that its value function sees. Give it one core (`taskset -c 0`).
+bare network looking at as many frames: each by itself, and in turns, called from Python. In turns they take longer: a
+network's pass is slower after a step of the games than after another pass. The floor of training adds the vectoriser's
+own reset with seeds, once a round, and the network passes that MFPO asks for, which are two gradients and the features
+that its value function sees. Give it one core (`taskset -c 0`).
 
 Memory: with nothing in the cache of compiled programs, as compiling takes memory, too.
 """
