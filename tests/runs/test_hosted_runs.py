@@ -43,6 +43,12 @@ class Line(gymnasium.Env):
             reward = float("nan")
         return np.array([self.x], np.float32), reward, False, False, {}
 
+class Room(Line):
+    def __init__(self, size=1):
+        self.corner = 1 / size
+        self.observation_space = gymnasium.spaces.Box(-9, 9, (size,))
+
+gymnasium.register("Room-v0", Room, max_episode_steps=20)
 gymnasium.register("Line-v0", Line, max_episode_steps=20)
 gymnasium.register("Endless-v0", Line)
 """
@@ -59,7 +65,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.delitem(sys.modules, "own", raising=False)
-    for name in ("Line-v0", "Endless-v0"):
+    for name in ("Room-v0", "Line-v0", "Endless-v0"):
         gymnasium.registry.pop(name, None)
     envs.make.cache_clear()
     return importlib.import_module("own").Line
@@ -127,6 +133,24 @@ def test_an_environment_without_an_end_needs_a_horizon(own: Any, capsys: pytest.
     assert "own:Endless-v0 has no time limit of its own; give one with --horizon" in capsys.readouterr().err
     assert main(["train", "own:Endless-v0", *SMALL, "--horizon", "7", "--rounds", "1", "--out", "run"]) == 0
     assert json.loads(Path("run/summary.json").read_text())["env_steps"] == 2 * 2 * 3 * 7
+
+
+@pytest.mark.parametrize(
+    ("world", "sentence"),
+    [
+        ("size=1,0", "own:Room-v0 cannot be made with size=0: ZeroDivisionError"),
+        (
+            "size=1,2",
+            "With size=2, own:Room-v0 has observations of shape (2,), and not (1,) as in another agent's world",
+        ),
+    ],
+)
+def test_a_world_that_cannot_be_is_found_before_a_run_directory_is_made(
+    own: Any, capsys: pytest.CaptureFixture[str], world: str, sentence: str
+) -> None:
+    assert main(["train", "own:Room-v0", *SMALL, "--world", world, "--rounds", "1", "--out", "run"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not Path("run").exists()
 
 
 def test_the_example_of_the_documentation_learns_in_different_worlds(

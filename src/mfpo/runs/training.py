@@ -24,7 +24,7 @@ from mfpo.runs import checkpoint, directory, files, metrics, summary
 from mfpo.runs.checkpoint import Progress
 from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
 from mfpo.runs.settings import Settings
-from mfpo.types import Algorithm, Env
+from mfpo.types import Algorithm, Env, HostedEnv
 
 Callback = Callable[[metrics.Row], object]
 Notice = Callable[[str], object]
@@ -72,9 +72,7 @@ def train(
     place = None if out is None else Path(out)
     if place is not None:
         directory.check_free(place)
-    job = assemble(
-        settings, config, make_engine
-    )  # all that can be wrong with the settings is found before the disk is touched
+    job = assemble(settings, config, make_engine)  # what can be wrong with settings is found before the disk is touched
     path = directory.create(place, job.settings, config)
     with directory.locked(path):
         return _go_on(path, job, callback, notice or _warn, started)
@@ -176,6 +174,8 @@ def assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = N
 
 
 def _make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> federation.Engine:
+    if isinstance(env, HostedEnv) and env.worlds:  # whether Gymnasium can make a world shows only when it does
+        env.open([dict(world) for world in dict.fromkeys(env.worlds)]).close()
     return federation.make_engine(
         settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices, settings.faults
     )
