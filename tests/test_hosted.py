@@ -1,5 +1,6 @@
 """The hosted sampler on a made-up world whose episodes are known in advance."""
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -174,6 +175,7 @@ def test_within_a_segment_the_slot_after_a_truncated_step_shows_what_it_led_to()
         assert np.array_equal(run.obs[0, :, d, 1], h % 11)
         assert not run.reward[0, waiting, d].any() and not run.terminated.any()
         assert np.array_equal(run.obs[0, waiting, d, 0], run.obs[0, h[waiting] - 1, d, 0])  # still that episode
+    assert run.length.tolist() == [TIME_BLOCK]  # the last step counts, however many slots before it are not live
 
 
 @pytest.mark.parametrize("horizon", [20, 33, 1000])
@@ -229,6 +231,25 @@ def test_a_failure_names_the_agent_and_the_step(how: str, words: str) -> None:
     env, _, _ = clocks(horizon=30, fail=lambda copy, h: how if (copy, h) == (COLUMNS + 1, 4) else "")
     with pytest.raises(StepFailed, match=f"^The environment Clocks of agent 1 {words}$"):
         sample(env, [9.0, 9.0])
+
+
+def test_a_failure_while_judging_names_the_agent_whose_world_it_is() -> None:
+    worlds = tuple((("bonus", float(agent)),) for agent in range(3))
+    env, _, opened = clocks(horizon=30, fail=lambda copy, h: "raise" if h == 4 else "", worlds=worlds)
+    with pytest.raises(StepFailed, match="^The environment Clocks of agent 2 failed in step 4 of its episode"):
+        hosted_scores(env, act, jnp.float32(9.0), jax.random.key(0), 2, 1)
+    assert [world["bonus"] for world in opened[0].worlds] == [2.0]
+
+
+@pytest.mark.parametrize("make", [episode_sampler, partial(segment_sampler, length=TIME_BLOCK)])
+def test_copies_are_closed_when_nobody_can_sample_any_more(make: Callable[..., Any]) -> None:
+    env, _, opened = clocks(horizon=30)
+    sampler = make(env._replace(parallel=True), act, 2, 8, devices=jax.devices() * 2)
+    sampler(jnp.full(2, 3.0), keys_of(range(2)), jnp.arange(2), jnp.int32(0))
+    assert [copies.closed for copies in opened] == [False, False]
+    del sampler
+    gc.collect()
+    assert [copies.closed for copies in opened] == [True, True]
 
 
 @pytest.mark.parametrize("episodes", [1, EVALUATION_COPIES, 3 * EVALUATION_COPIES + 5])

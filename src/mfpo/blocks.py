@@ -1,5 +1,6 @@
 """A block of copies of a hosted environment, and the tape that records what happens in it."""
 
+import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -28,6 +29,7 @@ class Block:
 
     def __init__(self, env: HostedEnv, copies: Copies, ids: tuple[int, ...], columns: int) -> None:
         self.spec, self.copies, self._ids = env.spec, copies, ids
+        self.close = weakref.finalize(self, copies.close)  # nobody may need it before this block itself goes
         self._where = np.arange(len(ids) * columns).reshape(-1, columns)
         self.elapsed = np.zeros(self._where.shape, np.int32)  # steps of the running episodes
         self._total = np.zeros(self._where.shape)  # and what they were worth
@@ -101,10 +103,6 @@ class Block:
         when = f"step {self.elapsed[row, column] + 1} of its episode" if call == "step" else "reset"
         return StepFailed(f"The environment {self.spec.id} of agent {self._ids[row]} failed in {when}: {reason}")
 
-    def close(self) -> None:
-        """Free what the copies hold."""
-        self.copies.close()
-
     def _show(self, chosen: Flags | slice, shown: NDArray[Any]) -> None:
         if isinstance(chosen, slice):  # all of them: the oldest frames make room for the newest
             self.shown.append(self.shown.pop(0))
@@ -150,10 +148,10 @@ class Tape:
             self._games += over
             self._scores[over] += score[over]
 
-    def finish(self, last_obs: NDArray[Any]) -> Trajectories:
-        """All of it, as one batch for every agent."""
+    def finish(self, last_obs: NDArray[Any], all_in_use: bool = False) -> Trajectories:
+        """All of it, as one batch for every agent. In a segment all slots are in use, also those that are not live."""
         live = self._record[2]
-        length = live.any(axis=2).sum(axis=1).astype(np.int32)
+        length = (live.any(axis=2) | all_in_use).sum(axis=1).astype(np.int32)
         with np.errstate(invalid="ignore"):
             score = (self._scores / self._games).astype(np.float32)  # NaN where no game ended
         batch: Any = (self._obs, *self._record, last_obs.copy(), length, score)

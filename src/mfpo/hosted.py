@@ -205,7 +205,7 @@ def segment_sampler(
             tape.write(h, aux, reward, running, terminated, running & ~terminated if last else truncated)
             tape.count(score)
             if last:
-                batch = tape.finish(block.now)
+                batch = tape.finish(block.now, all_in_use=True)
             # after a truncated step a slot is left for the observation it led to; at the end there is `last_obs`
             block.reset(terminated | ~running | (truncated & last))
             running = ~truncated
@@ -217,13 +217,13 @@ def segment_sampler(
 def hosted_scores(env: HostedEnv, act: Act, actor: PyTree, key: Key, agent: int, episodes: int) -> NDArray[np.float64]:
     """The return of each of `episodes` whole episodes in the world of one agent."""
     columns = min(episodes, EVALUATION_COPIES)
-    strips = _strips(env._replace(worlds=env.worlds[agent : agent + 1]), 1, columns, jax.devices(), learning=False)
+    strips = _strips(env, 1, columns, jax.devices(), learning=False)
     minds, actors = _Minds(act), jax.tree.map(lambda x: x[None], actor)
     keys, seeds = _addresses(key[None], episodes)
 
     def work(strip: _Strip) -> NDArray[np.float64]:
         share = slice(*(round(end * episodes / columns) for end in (strip.columns.start, strip.columns.stop)))
-        block = strip.block(np.zeros(1, int))
+        block = strip.block(np.array([agent]))
         mine = np.asarray(keys[0, share]), seeds[0, share]
         return _play(block, minds, jax.device_put(actors, strip.device), *mine)
 

@@ -156,7 +156,7 @@ class Plan(NamedTuple):
     initial_steps: int = 0  # extra calls of `learn` before the first round's K
     segment: int = 0  # steps in a column, a multiple of TIME_BLOCK or less than it; 0: columns are whole episodes
     server_steps: int = 0  # the most calls of `refine` per round
-    server_episodes: int = 0  # columns per call of `refine`, of the usual world
+    server_episodes: int = 0  # columns per call of `refine`, in the agents' world if they share one, or the usual one
 
 
 class Reference(NamedTuple):

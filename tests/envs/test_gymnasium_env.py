@@ -202,6 +202,11 @@ def test_observations_without_a_fixed_size_are_refused(toy, space):
         gymnasium_env.make(toy(observation_space=space))
 
 
+def test_observations_of_nothing_are_refused(toy):
+    with pytest.raises(ConfigError, match=r"observations in Box\(.*not supported. Possible: .* of one number at least"):
+        gymnasium_env.make(toy(observation_space=spaces.Box(0, 1, (0,))))
+
+
 @pytest.mark.parametrize(
     "space",
     [spaces.Dict({"a": TWO}), spaces.Tuple((TWO, TWO)), spaces.Box(0, 9, (2,), np.int32), spaces.Text(3)],
@@ -479,6 +484,12 @@ def test_a_class_that_is_no_environment_is_told_in_one_sentence(toy):
     ) as told:
         gymnasium_env.make("Made-v0")
     assert "It takes" not in str(told.value)
+
+
+def test_an_environment_that_is_registered_as_a_vectorised_one_only_is_told(toy):
+    gymnasium.registry[toy()].entry_point = None
+    with pytest.raises(ConfigError, match="TypeError: only a vectorised version is registered; register a single env"):
+        gymnasium_env.make("Toy-v0")
 
 
 # Names and horizons

@@ -64,8 +64,8 @@ PHYSICS = [(module, key) for module in (cartpole, pendulum) for key in module.Wo
 def test_quantities_of_pure_environments_have_to_be_possible(module: ModuleType, key: str) -> None:
     (name,), weightless = module.NAMES, key in ("gravity", "g")
     least = "0 or more" if weightless else "greater than 0"
-    for value in (-1, -1e-9, float("inf"), float("nan")) if weightless else (-1, 0, float("inf"), float("nan")):
-        sentence = f"The world of {name} has {key} = {value}, which has to be finite and {least}."
+    for value in (-1, *((-1e-9,) if weightless else (0, 1e-50)), 1e50, float("inf"), float("nan")):
+        sentence = f"The world of {name} has {key} = {value}, which has to be finite and {least}, in 32 bits."
         with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
             module.check(name, {key: value})
     least_possible = 0 if weightless else 1e-3

@@ -1,4 +1,4 @@
-"""A server that refines: as often as its algorithm says, in the usual world, with draws of its own, in every engine."""
+"""A server that refines: as often as its algorithm says, in a world and with draws of its own, in every engine."""
 
 import functools
 import os
@@ -165,7 +165,15 @@ def test_every_draw_has_an_address_of_its_own() -> None:
 
 
 @both_engines
-def test_the_server_lives_in_the_usual_world(engine: str) -> None:
+def test_where_the_agents_share_a_world_it_is_the_servers_too(engine: str) -> None:
+    _, logs = played(engine, USUAL._replace(worlds=(World(3.0),) * AGENTS))
+    merge = logs[0].merge
+    per_step = merge["server_return_mean"] * merge["server_trajectories"] / merge["server_env_steps"]
+    assert per_step == pytest.approx(3.005, abs=0.005)
+
+
+@both_engines
+def test_where_the_agents_worlds_differ_the_server_lives_in_the_usual_one(engine: str) -> None:
     different = USUAL._replace(worlds=tuple(World(float(bonus)) for bonus in range(1, 1 + AGENTS)))
     _, logs = played(engine, different)
     for log in logs:
@@ -276,9 +284,32 @@ def test_a_failure_in_the_servers_environment_says_so() -> None:
             outcome = super().step(which, action)
             return outcome._replace(reward=outcome.reward * np.nan) if 10.0 in self.bonus else outcome
 
-    worlds = tuple((("bonus", 1.0),) for _ in range(AGENTS))
+    worlds = tuple((("bonus", float(bonus)),) for bonus in range(1, 1 + AGENTS))
     with pytest.raises(StepFailed, match="a reward that is not finite .*round 1, server, step 0"):
         play(make_engine("inprocess", TOY, hosted(worlds, Broken), AGENTS, 0), 1)
+
+
+@both_engines
+def test_segments_of_the_server_in_which_nothing_ended_have_no_return(engine: str) -> None:
+    class Longer(Line):
+        """Half of the games go on for longer than a segment, the others have three steps."""
+
+        def reset(self, which: Any, seeds: Any) -> Any:
+            return super().reset(which, (self.luck[which] * 1000).astype(np.uint64) if seeds is None else seeds)
+
+        def step(self, which: Any, action: Any) -> Outcome:
+            outcome = super().step(which, action)
+            return outcome._replace(terminated=outcome.terminated & (self.luck[which] < 0.5))
+
+    def refine(server: Server, batch: Trajectories, key: Key) -> tuple[Server, Metrics]:
+        return server._replace(remaining=server.remaining - 1), {}
+
+    plan, env = TOY.plan._replace(segment=4), hosted((), Longer)
+    env = env._replace(spec=env.spec._replace(horizon=100))
+    segments = TOY._replace(plan=plan, learn=lambda agent, batch, key: (agent, {}), refine=refine)
+    (seen,) = (log.merge for log in play(make_engine(engine, segments, env, AGENTS, 0), 1)[1])
+    assert (seen["server_trajectories"], seen["server_env_steps"]) == (B * DONE[0], 4 * B * DONE[0]), seen
+    assert seen["server_return_mean"] == pytest.approx(30.0, abs=0.1)
 
 
 # FedPG-BR itself

@@ -50,6 +50,22 @@ def test_a_full_disk_becomes_a_sentence_with_the_way_on() -> None:
     assert "mfpo resume 'my runs/1'" in str(caught.value)
 
 
+def test_the_way_on_names_the_program_as_a_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = tmp_path / "a b" / "mfpo", tmp_path / "else" / "mfpo"
+    for program in (ours, other):
+        program.parent.mkdir()
+        program.touch(0o755)
+    for path, called, expected in (
+        (ours.parent, ours, "mfpo resume run"),
+        (other.parent, ours, f"'{ours}' resume run"),  # the shell would start another one
+        (tmp_path, ours, f"'{ours}' resume run"),
+        (tmp_path, tmp_path / "__main__.py", "mfpo resume run"),
+    ):
+        monkeypatch.setenv("PATH", str(path))
+        monkeypatch.setattr("sys.argv", [str(called)])
+        assert files.resume_command(Path("run")) == expected
+
+
 def test_ctrl_c_waits_for_the_block() -> None:
     done = False
     with pytest.raises(KeyboardInterrupt), files.uninterrupted():

@@ -44,7 +44,7 @@ class Line(gymnasium.Env):
         return np.array([self.x], np.float32), reward, False, False, {}
 
 class Room(Line):
-    def __init__(self, size=1):
+    def __init__(self, size=1, depth=1):
         self.corner = 1 / size
         self.observation_space = gymnasium.spaces.Box(-9, 9, (size,))
 
@@ -84,6 +84,17 @@ def test_a_run_goes_on_where_it_was_stopped_to_the_same_numbers(own: Any, tmp_pa
     summaries = [json.loads((tmp_path / run / "summary.json").read_text()) for run in ("whole", "part")]
     assert summaries[0]["evaluation"] == summaries[1]["evaluation"]
     assert summaries[0]["env_steps"] == 3 * 2 * 2 * 3 * 20
+
+
+def test_the_devices_that_sample_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three agents cannot be spread over two devices, but their episodes can; a resumed run must sample likewise."""
+    env = envs.make("InvertedPendulum-v5")
+    algorithm = algorithms.make("mfpo", build(algorithms.config_class("mfpo"), {}, "test"), env.spec, 3)
+    two = jax.devices() * 2
+    monkeypatch.setattr(jax, "devices", lambda: two)
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    for asked, used in ((0, 2), (1, 1), (2, 2), (5, 2)):
+        assert make_engine("inprocess", algorithm, env, 3, seed=0, devices=asked).devices == used
 
 
 @pytest.mark.parametrize(
@@ -150,6 +161,19 @@ def test_a_world_that_cannot_be_is_found_before_a_run_directory_is_made(
 ) -> None:
     assert main(["train", "own:Room-v0", *SMALL, "--world", world, "--rounds", "1", "--out", "run"]) == 2
     assert sentence in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("options", [["--reference-every", "1"], ["--algorithm", "fedpg_br"]])
+def test_the_servers_own_world_is_looked_at_before_a_run_directory_is_made(
+    own: Any, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    shared = ["--agents", "2", "--rounds", "1", "--trajectories", "3", "--hidden", "4", "--quiet", "--out", "run"]
+    different = [*shared, "--world", "size=2 depth=1,2", *options]
+    assert main(["train", "own:Room-v0", *different]) == 2
+    assert (
+        "With its own parameters, own:Room-v0 has observations of shape (1,), and not (2,)" in capsys.readouterr().err
+    )
     assert not Path("run").exists()
 
 

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfpo import algorithms
+from mfpo.config import build
 from mfpo.errors import MfpoError, RunError
 from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
 from mfpo.types import Box, Discrete, EnvSpec
@@ -58,6 +60,24 @@ def test_a_key_fixes_the_draw(policy: Policy) -> None:
 def test_observations_of_another_shape_are_refused(policy: Policy, shape: tuple[int, ...]) -> None:
     with pytest.raises(MfpoError, match=r"Nowhere-v0 takes observations of shape \(4,\)"):
         policy.act(np.zeros(shape))
+
+
+def test_numbers_may_be_of_any_type(policy: Policy) -> None:
+    numbers = [[0, 1, 2, 3], [3, 2, 1, 0]]
+    expected = policy.act(np.array(numbers, np.float32), key=3).tolist()
+    for kind in (np.uint8, np.int64, np.float16, np.float64, object):
+        assert policy.act(np.array(numbers, kind), key=3).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float32])
+def test_frames_may_be_of_any_type(kind: type) -> None:
+    spec = EnvSpec("Nowhere-v0", (4, 84, 84), Discrete(3), horizon=10, stack=4)
+    config = build(algorithms.config_class("mfpo"), {"hidden": []}, "here")
+    algorithm = algorithms.make("mfpo", config, spec, 1)
+    params = algorithm.actor(algorithm.init(jax.random.key(0)))
+    policy = Policy(Origin("mfpo", config, spec, 1), algorithm, params)
+    frames = np.random.default_rng(0).integers(0, 256, spec.observation_shape)
+    assert policy.act(frames.astype(kind), key=1) == policy.act(frames.astype(np.uint8), key=1)
 
 
 def test_loading_needs_no_environment_and_changes_no_bit(policy: Policy, saved: Path) -> None:

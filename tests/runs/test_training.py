@@ -7,14 +7,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from mfpo import federation
+from mfpo import envs, federation
 from mfpo.errors import ConfigError, Diverged, RunError, UnknownName
 from mfpo.runs import checkpoint, directory, files, metrics
 from mfpo.runs.settings import Settings
 from mfpo.runs.training import Run, evaluate_run, open_run, resume, train
+from mfpo.types import Discrete
 
 Job = tuple[Settings, Any]
 TIMED = {"seconds", "cpu_seconds"}
@@ -417,6 +419,30 @@ def test_evaluating_again(whole: Run) -> None:
     assert sorted(whole.path.rglob("*")) == before
     with pytest.raises(ConfigError, match="--evaluation-episodes"):
         evaluate_run(whole.path, episodes=0)
+
+
+def test_a_policy_is_not_judged_in_an_environment_that_became_another(
+    whole: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = envs.make("CartPole-v1")
+    for change, sentence in (
+        ({"observation_shape": (5,)}, r"has observations of shape \(5,\), but the policy was learnt for \(4,\)"),
+        ({"action": Discrete(3)}, r"has the actions Discrete\(n=3\), but the policy was learnt for Discrete\(n=2\)"),
+    ):
+        changed = env._replace(spec=env.spec._replace(**change))
+        monkeypatch.setattr("mfpo.runs.training.make_env", lambda settings, changed=changed: changed)
+        with pytest.raises(RunError, match=sentence):
+            evaluate_run(whole.path)
+
+
+def test_too_little_memory_for_a_round_is_told(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.")
+
+    engine = federation.make_engine
+    monkeypatch.setattr(federation, "make_engine", lambda *a: engine(*a)._replace(round=exhausted))
+    with pytest.raises(RunError, match="Round 1 needs more memory than there is; fewer --agents or --trajectories"):
+        train(*job, tmp_path / "run")
 
 
 def test_the_policy_acts(whole: Run) -> None:

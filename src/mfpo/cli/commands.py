@@ -4,7 +4,6 @@ import argparse
 import functools
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import Progress, make_progress
 from mfpo.cli.text import bytes_text, score_text, seconds_text, sparkline
 from mfpo.errors import ConfigError, MfpoError, MissingExtra
+from mfpo.runs.files import program, resume_command
 
 if TYPE_CHECKING:
     from mfpo.reporting.tensorboard import EventFiles
@@ -120,15 +120,7 @@ def _how_to_go_on(watch: _Watch) -> str:
     if watch.path is None:
         return "mfpo: interrupted before the first round."
     when = f"after round {watch.round}" if watch.round else "before a round of this session was over"
-    return f"mfpo: interrupted {when}; go on with: {_program()} resume {shlex.quote(str(watch.path))}"
-
-
-def _program() -> str:
-    """What to type for this program: `mfpo`, or the path it was called by if the shell would not find it."""
-    called, found = Path(sys.argv[0]), shutil.which("mfpo")
-    if called.name != "mfpo" or (found and Path(found).samefile(called)):
-        return "mfpo"
-    return shlex.quote(str(called))
+    return f"mfpo: interrupted {when}; go on with: {resume_command(watch.path)}"
 
 
 def _finish(args: argparse.Namespace, run: "Run", watch: _Watch) -> int:
@@ -166,8 +158,8 @@ def _summary(run: "Run", curve: Path | None) -> str:
         f"  bytes          {bytes_text(summary['bytes_up'])} up, {bytes_text(summary['bytes_down'])} down",
         f"  time           {seconds_text(summary['wall_seconds'])}" + (f", {speed:,.0f} steps/s" if speed else ""),
         f"  curve          {curve or 'not drawn'}",
-        f"  watch it       {_program()} play {place}",
-        f"  compare        {_program()} plot {place} …",
+        f"  watch it       {program()} play {place}",
+        f"  compare        {program()} plot {place} …",
     ]
     return "\n".join(lines)
 
@@ -207,8 +199,12 @@ def _tell_score(args: argparse.Namespace, run: "Run", watch: _Watch) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """`mfpo evaluate RUN`."""
+    from mfpo.runs.directory import read_config
     from mfpo.runs.training import evaluate_run
 
+    if args.episodes is not None and args.episodes < 1:
+        raise ConfigError(f"--episodes is {args.episodes}, but it must be at least 1.")
+    machine.prepare(read_config(Path(args.run))[0].env)
     result = evaluate_run(args.run, args.episodes, args.seed, args.greedy)
     if args.json:
         print(json.dumps(result))

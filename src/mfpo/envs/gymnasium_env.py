@@ -172,6 +172,12 @@ def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"gymnasium\.")
             creator = registration.entry_point
+            if creator is None:
+                raise TypeError("only a vectorised version is registered; register a single environment as entry_point")
+            if creator is None:
+                raise TypeError(
+                    "only a vectorised version of it is registered; register a single one as its entry_point"
+                )
             creator = load_env_creator(creator) if isinstance(creator, str) else creator
             arguments = _arguments(creator)
             if inspect.isclass(creator) and not issubclass(creator, gymnasium.Env):
@@ -190,6 +196,8 @@ def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
         raise StepFailed(f"The environment {name} cannot be made{how}: {type(error).__name__}: {error}") from error
     try:
         size, encode = _encoder(name, env.observation_space)
+        if not size:
+            raise _refusal(name, "observations", env.observation_space, f"{OBSERVATIONS}, of one number at least")
         action, decode = _action(name, env.action_space)
     except ConfigError:
         env.close()
@@ -244,7 +252,7 @@ def _check_same(usual: EnvSpec, this: EnvSpec, world: World) -> None:
         if expected != found:
             raise ConfigError(
                 f"With {_text(world) or 'its own parameters'}, {usual.id} has {what} {found}, and not {expected} as in "
-                "another agent's world; all agents share a policy, so their worlds must agree in this."
+                "another agent's world; all share a policy, so all worlds, the server's too, must agree in this."
             )
 
 

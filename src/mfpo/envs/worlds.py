@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from mfpo.errors import ConfigError
 
 HOW = "write it as in --world 'length=0.3..0.7 gravity=9.8,12'"
@@ -53,9 +55,14 @@ def _value(text: str) -> Any:
 def check_physics(name: str, world: Mapping[str, float], may_be_zero: str) -> None:
     """Raise a `ConfigError` unless each quantity of the world is finite and greater than 0; one may be 0.
 
-    The equations go on with other numbers, too: a policy would be trained for a world that cannot be.
+    The equations go on with other numbers, too: a policy would be trained for a world that cannot be. They are in 32
+    bits, where 1e-50 is 0.
     """
     for key, value in world.items():
-        if not (0 < value < math.inf or (key == may_be_zero and value == 0)):
+        with np.errstate(over="ignore", under="ignore"):
+            held = np.float32(value)
+        if not (0 < held < math.inf or (key == may_be_zero and held == 0)):
             least = "0 or more" if key == may_be_zero else "greater than 0"
-            raise ConfigError(f"The world of {name} has {key} = {value}, which has to be finite and {least}.")
+            raise ConfigError(
+                f"The world of {name} has {key} = {value}, which has to be finite and {least}, in 32 bits."
+            )

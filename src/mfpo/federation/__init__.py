@@ -9,6 +9,7 @@ from mfpo.federation.logs import RoundLog
 from mfpo.federation.reference import measured
 from mfpo.federation.robust import OWN, RULES, robust
 from mfpo.federation.round import Engine, State
+from mfpo.federation.sampling import of_server
 from mfpo.types import Algorithm, Env
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "make_engine",
     "make_engine_on",
     "measured",
+    "of_server",
     "robust",
 ]
 

@@ -27,9 +27,9 @@ def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int, f
     if not isinstance(env, HostedEnv):
         sample, server_sample = jax.jit(sample), server_sample and jax.jit(server_sample)
 
-    def watched(agents: PyTree, row: StepLog) -> PyTree:
+    def watched(side: PyTree, row: StepLog) -> PyTree:
         """Everything; but a segment in which no episode ended has no return."""
-        return (agents, row._replace(returns=row.lengths) if algorithm.plan.segment else row)
+        return (side, row._replace(returns=row.lengths) if algorithm.plan.segment else row)
 
     def run_agent(agent: PyTree, i: int, download: PyTree, number: int) -> tuple[PyTree, PyTree, StepLog]:
         block = jax.tree.map(lambda x: x[None], agent)
@@ -47,7 +47,7 @@ def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int, f
         members, uploads = (_join([result[k] for result in results], axis=0) for k in (0, 1))
         log = _join([rows for _, _, rows in results], axis=1)
         present = federation_round.attend(faults, agents, key, jnp.int32(number))
-        loop = federation_round.host_loop(f"round {number}, server", lambda *everything: everything)
+        loop = federation_round.host_loop(f"round {number}, server", watched)
         server, service_log = federation_round.serve(
             service, server_sample, loop, state.server, uploads, present.answers, key, jnp.int32(number)
         )

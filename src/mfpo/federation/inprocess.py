@@ -34,13 +34,13 @@ Program = Callable[[State, Key, int, int], tuple[State, StepLog, ServiceLog, Att
 
 
 def make(algorithm: Algorithm, env: Env, agents: int, seed: int, devices: int, faults: Faults = NONE) -> Engine:
-    """The engine for `agents` agents on up to `devices` devices (0: all that divide the agents evenly)."""
+    """The engine for `agents` agents on up to `devices` devices (0: all there are, and that can be used)."""
     mesh = Mesh(np.array(jax.devices()[: usable_devices(agents, devices)]), ("agents",))
-    if isinstance(env, HostedEnv):
-        program = hosted_round(algorithm, env, agents, mesh, jax.devices()[: devices or None], faults)
-    else:
-        program = compiled_round(algorithm, env, agents, mesh, faults)
-    return _engine(algorithm, agents, seed, mesh, program, faults)
+    if not isinstance(env, HostedEnv):
+        return _engine(algorithm, agents, seed, mesh, compiled_round(algorithm, env, agents, mesh, faults), faults)
+    sampling = jax.devices()[: devices or None]  # the agents need not be divided evenly over them
+    program = hosted_round(algorithm, env, agents, mesh, sampling, faults)
+    return _engine(algorithm, agents, seed, mesh, program, faults)._replace(devices=len(sampling))
 
 
 def make_on(

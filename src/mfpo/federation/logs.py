@@ -79,5 +79,11 @@ def _refinements(service: ServiceLog) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in rows.metrics.items()} | {
         "server_trajectories": rows.returns.size,
         "server_env_steps": int(np.sum(rows.lengths)),
-        "server_return_mean": float(np.mean(rows.returns)),
+        "server_return_mean": float(np.mean(ended_returns(rows.returns))),
     }
+
+
+def ended_returns(returns: np.ndarray) -> np.ndarray:
+    """Those of segments in which an episode ended, for the others have none; a single NaN if there is none at all."""
+    ended = returns[~np.isnan(returns)]
+    return ended if ended.size else np.full(1, np.nan)

@@ -1,8 +1,8 @@
 """How far the direction a server follows is from the gradient it stands for, measured every few rounds.
 
-The gradient is the mean over batches like those an agent learns from, drawn in the server's own environment (the usual
-world) with the policy the direction belongs to. Nothing is learned from them, and their random numbers have an address
-of their own: a run that measures trains the same policy as one that does not.
+The gradient is the mean over batches like those an agent learns from, drawn in the server's own environment (the world
+that all agents share, else the usual one) with the policy the direction belongs to. Nothing is learned from them, and
+their random numbers have an address of their own: a run that measures trains the same policy as one that does not.
 """
 
 import functools
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from mfpo.errors import ConfigError
 from mfpo.federation.logs import RoundLog
 from mfpo.federation.round import Engine, Purpose, State, address, host_loop
-from mfpo.federation.sampling import make_sampler
+from mfpo.federation.sampling import make_sampler, of_server
 from mfpo.learning import diagnostics, trees
 from mfpo.types import TIME_BLOCK, Algorithm, Array, Env, EnvSpec, HostedEnv, Key, Metrics, Plan, PyTree, Trajectories
 
@@ -98,7 +98,7 @@ def _make_estimate(algorithm: Algorithm, env: Env, batches: int) -> Callable[[Py
     """Agent, key, number of the call -> the mean gradient of so many batches drawn with its policy."""
     assert algorithm.reference is not None
     gradient, plan = algorithm.reference.gradient, algorithm.plan
-    sample = make_sampler(env._replace(worlds=()), algorithm, batches)
+    sample = make_sampler(of_server(env, batches), algorithm, batches)
     ids = jnp.arange(batches)
 
     def prepare(agent: PyTree, key: Key, call: Array) -> tuple[PyTree, Key]:

@@ -48,7 +48,7 @@ class State(NamedTuple):
 class Engine(NamedTuple):
     """Rounds count from 1. `round` may consume the state it is given."""
 
-    devices: int
+    devices: int  # in use, for sampling at least
     bytes_up: int  # per agent and round
     bytes_down: int
     start: Callable[[], State]

@@ -28,8 +28,14 @@ def make_sampler(env: Env, algorithm: Algorithm, agents: int, devices: Sequence[
 
 
 def make_server_sampler(env: Env, algorithm: Algorithm, devices: Sequence[Any] | None = None) -> Sampler | None:
-    """The sampler of the server's own environment, the usual one, for a block of one; None if it does not refine."""
+    """The sampler of the server's own environment, for a block of one; None if it does not refine."""
     if algorithm.refine is None:
         return None
     plan = algorithm.plan._replace(episodes=algorithm.plan.server_episodes)
-    return make_sampler(env._replace(worlds=()), algorithm._replace(plan=plan), 1, devices)
+    return make_sampler(of_server(env, 1), algorithm._replace(plan=plan), 1, devices)
+
+
+def of_server(env: Env, blocks: int) -> Env:
+    """The server's own environment, for so many blocks: in the agents' world if they share one, else the usual one."""
+    shared = env.worlds[:1] if len(set(env.worlds)) == 1 else ()
+    return env._replace(worlds=shared * blocks)

@@ -67,7 +67,8 @@ def map_over_time(fn: Callable[..., Array], arrays: tuple[Array, ...], length: A
 def sample_live(batch: Trajectories, key: Key, n: int) -> tuple[Array, Array]:
     """Time and trajectory indices of n live slots, spread evenly over all of them with a random offset each.
 
-    The live slots of a trajectory are its first ones, so they can be counted off without a search.
+    The live slots of a trajectory are its first ones, so they can be counted off without a search. In a segment
+    one that follows a truncated step is not live: it may be drawn, and as many of the last ones never are.
     """
     lengths = jnp.sum(batch.live, axis=0)
     ends = jnp.tri(lengths.shape[0], dtype=jnp.int32) @ lengths

@@ -4,7 +4,9 @@ import contextlib
 import errno
 import os
 import shlex
+import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +67,15 @@ def remove_temporary(folder: Path) -> None:
 
 def resume_command(run: Path) -> str:
     """What to type to go on with a run."""
-    return f"mfpo resume {shlex.quote(str(run))}"
+    return f"{program()} resume {shlex.quote(str(run))}"
+
+
+def program() -> str:
+    """What to type for this program: `mfpo`, or the path it was called by if the shell would not find it."""
+    called, found = Path(sys.argv[0]), shutil.which("mfpo")
+    if called.name != "mfpo" or (found and Path(found).samefile(called)):
+        return "mfpo"
+    return shlex.quote(str(called))
 
 
 def reason(error: OSError) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfpo.errors import RunError
-from mfpo.federation import RoundLog
+from mfpo.federation.logs import RoundLog, ended_returns
 from mfpo.runs import files
 from mfpo.runs.checkpoint import Progress
 
@@ -18,15 +18,13 @@ Row = dict[str, Any]
 
 def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float) -> Row:
     """The line of a round: counts so far, then this round's episodes, learning, merge and cost."""
-    ended = log.returns[~np.isnan(log.returns)]  # segments in which no episode ended have no return
-    ended = ended if ended.size else np.full(1, np.nan)
     row = {
         "round": progress.round,
         "env_steps": progress.env_steps,
         "trajectories_per_agent": progress.trajectories_per_agent,
         "bytes_up": progress.bytes_up,
         "bytes_down": progress.bytes_down,
-        **_spread("return", ended),
+        **_spread("return", ended_returns(log.returns)),
         "length_mean": np.mean(log.lengths, dtype=np.float64),
     }
     row |= {name: np.mean(values, dtype=np.float64) for name, values in log.learn.items()}

@@ -58,8 +58,7 @@ class Policy:
                 f"The policy of {self.spec.id} takes observations of shape {shape}, alone or with a batch axis in "
                 f"front; it was given {seen.shape}."
             )
-        if seen.dtype != np.uint8:  # images stay bytes
-            seen = seen.astype(np.float32)
+        seen = seen.astype(np.uint8 if self.spec.stack else np.float32)  # frames are bytes
         if greedy:
             return np.asarray((self._greedy if single else self._greedy_batch)(self.params, jnp.asarray(seen)))
         key = self._draw_key(key)
@@ -72,6 +71,19 @@ class Policy:
             self._calls += 1
             return jax.random.fold_in(self._key, self._calls)
         return jax.random.key(key) if isinstance(key, int | np.integer) else key
+
+
+def check_fit(learnt: EnvSpec, now: EnvSpec) -> None:
+    """Raise a `RunError` unless a policy that was learnt for one environment can act in the other."""
+    for what, before, after in (
+        ("observations of shape", learnt.observation_shape, now.observation_shape),
+        ("the actions", learnt.action, now.action),
+    ):
+        if before != after:
+            raise RunError(
+                f"The environment {now.id} has {what} {after}, but the policy was learnt for {before}: it is not what "
+                "it was. Bring back that version, or train again."
+            )
 
 
 def save_policy(folder: Path, policy: Policy) -> None:

@@ -24,7 +24,9 @@ class Settings:
     agents: int = option(10, "number of agents that learn together", symbol="N", least=1, most=10**6)
     rounds: int = option(30, "number of communication rounds", symbol="T", least=1)
     seed: int = option(0, "the one source of all randomness; the same seed gives the same run", least=0, most=2**32 - 1)
-    horizon: int = option(0, "steps after which an episode is cut; 0: the environment's own limit", symbol="H", least=0)
+    horizon: int = option(
+        0, "steps after which an episode is cut; 0: the environment's own limit", symbol="H", least=0, most=10**7
+    )
     world: str = option("", "how the agents' worlds differ, as in 'length=0.3..0.7 gravity=9.8,12'")
     engine: str = option(
         "inprocess",

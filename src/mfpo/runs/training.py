@@ -22,7 +22,7 @@ from mfpo import algorithms, envs, federation
 from mfpo.errors import Diverged, RunError, StepFailed
 from mfpo.runs import checkpoint, directory, files, metrics, summary
 from mfpo.runs.checkpoint import Progress
-from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
+from mfpo.runs.policy import Origin, Policy, check_fit, load_policy, save_policy
 from mfpo.runs.settings import Settings
 from mfpo.types import Algorithm, Env, HostedEnv
 
@@ -138,6 +138,7 @@ def evaluate_run(
     )
     policy = load_policy(place)
     env = make_env(settings)
+    check_fit(policy.spec, env.spec)
     algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
     return {**_evaluate(algorithm, env, policy.params, settings, greedy), "seed": settings.seed, "greedy": greedy}
 
@@ -175,7 +176,9 @@ def assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = N
 
 def _make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> federation.Engine:
     if isinstance(env, HostedEnv) and env.worlds:  # whether Gymnasium can make a world shows only when it does
-        env.open([dict(world) for world in dict.fromkeys(env.worlds)]).close()
+        samples = algorithm.refine is not None or settings.reference_every > 0
+        servers = (federation.of_server(env, 1).worlds or ((),)) if samples else ()
+        env.open([dict(world) for world in dict.fromkeys((*env.worlds, *servers))]).close()
     return federation.make_engine(
         settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices, settings.faults
     )
@@ -250,6 +253,13 @@ def _one_round(
         raise Diverged(f"{sentence}. {kept}; train again with a smaller --stepsize.") from error
     except StepFailed as error:
         raise StepFailed(f"{error}. All earlier rounds are safe; go on with: {files.resume_command(path)}") from error
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise RunError(
+            f"Round {number} needs more memory than there is; fewer --agents or --trajectories or a shorter --horizon "
+            "need less."
+        ) from error
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     seconds = time.perf_counter() - wall
     cpu_seconds = (time.process_time() - cpu) / job.engine.sharing  # a process has one account for all

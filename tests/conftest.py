@@ -1,0 +1,14 @@
+"""What all tests share."""
+
+import jax
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Many tests build the same engine anew; what took long to compile is kept until the session ends.
+
+    Each worker keeps its own: JAX does not expect others to read while it writes.
+    """
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
