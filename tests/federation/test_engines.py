@@ -525,6 +525,7 @@ def test_bare_messages_are_policy_direction_and_step_count() -> None:
     [
         ({"step": "normalised"}, 1),  # the largest recent length
         ({"step": "adam"}, 2 * THETA + 1),  # two moments and their count
+        ({"step": "adam", "adam_beta1": 0.0}, THETA + 1),  # the first is u, which is sent anyway
         ({"step": "natural"}, THETA + 1),  # the natural direction and the largest recent length
         ({"baseline": "constant"}, 0),
         ({"baseline": "time"}, 0),

@@ -44,6 +44,14 @@ def test_adam_reproduces_two_hand_computed_steps():
     np.testing.assert_allclose(rule.displacement(state, second, jnp.float32(0.1)), -0.1 * m / np.sqrt(v), rtol=1e-6)
 
 
+def test_adam_keeps_no_first_moment_that_is_u_itself():
+    rule = steps.adam(0.0, 0.75, eps=0.0)
+    state = rule.absorb(rule.absorb(rule.init(U), 2 * U, NO_FISHER), U, NO_FISHER)
+    assert [x.shape for x in jax.tree.leaves(state)] == [U.shape, ()]
+    v = (0.75 * 0.25 * 4 + 0.25) * U**2 / 0.4375
+    np.testing.assert_allclose(rule.displacement(state, U, jnp.float32(0.1)), -0.1 * U / np.sqrt(v), rtol=1e-6)
+
+
 def test_conjugate_gradients_solve_a_linear_system_exactly_in_as_many_steps_as_dimensions():
     a = jnp.array([[4.0, 1.0, 0.0], [1.0, 3.0, 0.5], [0.0, 0.5, 2.0]])
     b = jnp.array([1.0, 2.0, -3.0])

@@ -74,27 +74,29 @@ def normalised(memory: float) -> StepRule:
 class Moments(NamedTuple):
     """Adam's running averages of u and u², and the number of updates."""
 
-    mean: PyTree
+    mean: PyTree  # empty where it would be u itself
     square: PyTree
     updates: Array
 
 
 def adam(beta1: float, beta2: float, eps: float = 1e-8) -> StepRule:
-    """Adam (Kingma & Ba 2015) on the direction."""
+    """Adam (Kingma & Ba 2015) on the direction. With beta1 = 0, u is its own mean: not kept, and not sent, twice."""
 
     def absorb(state: Moments, u: PyTree, fisher: Fisher) -> Moments:
-        mean = jax.tree.map(lambda m, x: beta1 * m + (1 - beta1) * x, state.mean, u)
+        mean = jax.tree.map(lambda m, x: beta1 * m + (1 - beta1) * x, state.mean, u) if beta1 else ()
         square = jax.tree.map(lambda v, x: beta2 * v + (1 - beta2) * x**2, state.square, u)
         return Moments(mean, square, state.updates + 1.0)
 
     def displacement(state: Moments, u: PyTree, alpha: Array) -> PyTree:
         count = jnp.maximum(state.updates, 1.0)
         c1, c2 = 1 - beta1**count, 1 - beta2**count
-        return jax.tree.map(lambda m, v: -alpha * (m / c1) / (jnp.sqrt(v / c2) + eps), state.mean, state.square)
+        mean = state.mean if beta1 else u
+        return jax.tree.map(lambda m, v: -alpha * (m / c1) / (jnp.sqrt(v / c2) + eps), mean, state.square)
 
-    return StepRule(
-        lambda theta: Moments(trees.zeros_like(theta), trees.zeros_like(theta), jnp.float32(0.0)), absorb, displacement
-    )
+    def init(theta: PyTree) -> Moments:
+        return Moments(trees.zeros_like(theta) if beta1 else (), trees.zeros_like(theta), jnp.float32(0.0))
+
+    return StepRule(init, absorb, displacement)
 
 
 class Natural(NamedTuple):
