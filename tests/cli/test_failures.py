@@ -105,7 +105,10 @@ def refused(mfpo, no_training, tmp_path):
     [
         ("CartPole-v1 --world length=-1", "The world of CartPole-v1 has length = -1, which has to be finite and"),
         ("CartPole-v1 --agents 2 --world length=0.5,0", "The world of CartPole-v1 has length = 0, which has to be"),
-        ("Pendulum-v1 --world g=-10", "The world of Pendulum-v1 has g = -10, which has to be finite and 0 or more."),
+        (
+            "Pendulum-v1 --world g=-10",
+            "The world of Pendulum-v1 has g = -10, which has to be finite and 0 or more, in 32 bits.",
+        ),
         ("HalfCheetah-v5 --agents 2 --world mass=1..0", "The world of HalfCheetah-v5 has mass = 0.0, which has to be"),
         ("ALE/Pong-v5 --world sticky=2", "The world of ALE/Pong-v5 has sticky = 2, a probability"),
         (
