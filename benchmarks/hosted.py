@@ -199,7 +199,7 @@ def measure_atari() -> dict[str, float]:
         parts[name] = lambda call=parts[name]: [call() for _ in range(plan.segment)]
     parts["sampling"] = sampling(env, algorithm, agents, 1)
     as_long = {name: lambda call=call: [call() for _ in range(PART)] for name, call in parts.items()}
-    cpu, wall = interleaved(of_a_round, repeats=5, short=as_long)
+    cpu, wall = interleaved(of_a_round, repeats=3, short=as_long)
     a_step = agents * plan.episodes * plan.segment
     for of in (cpu, wall):
         for name in of:

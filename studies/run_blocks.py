@@ -89,6 +89,7 @@ def search(name: str) -> str:
 
 ABLATED = {
     "MFPO": "mfpo",
+    "MFPO, γ = 0.995": "gamma995",
     "MFPO, longer": "longer",
     "MFPO, longest": "longest",
     "ν = 0": "no-momentum",
