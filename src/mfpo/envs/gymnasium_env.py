@@ -174,10 +174,6 @@ def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
             creator = registration.entry_point
             if creator is None:
                 raise TypeError("only a vectorised version is registered; register a single environment as entry_point")
-            if creator is None:
-                raise TypeError(
-                    "only a vectorised version of it is registered; register a single one as its entry_point"
-                )
             creator = load_env_creator(creator) if isinstance(creator, str) else creator
             arguments = _arguments(creator)
             if inspect.isclass(creator) and not issubclass(creator, gymnasium.Env):
