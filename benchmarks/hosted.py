@@ -3,6 +3,7 @@
     python benchmarks/hosted.py mujoco    # prints a table, writes results/speed-mujoco.json
     python benchmarks/hosted.py atari     # prints a table, writes results/speed-atari.json
     python benchmarks/hosted.py memory    # of Pong with ten agents and twenty games each; results/speed-memory.json
+    python benchmarks/hosted.py processes # what --processes is worth; results/speed-processes.json
 
 Compare the ratios: seconds depend on the machine and on what else it does.
 
@@ -16,6 +17,8 @@ bare network looking at as many frames: each by itself, and in turns, called fro
 network's pass is slower after a step of the games than after another pass. The floor of training adds the vectoriser's
 own reset with seeds, once a round, and the network passes that MFPO asks for, which are two gradients and the features
 that its value function sees. Give it one core (`taskset -c 0`).
+
+Processes: episodes of an environment whose step takes a given time (`busy`), fifty copies at once.
 
 Memory: with nothing in the cache of compiled programs, as compiling takes memory, too.
 """
@@ -34,7 +37,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfpo import algorithms, envs
-from mfpo.cli import machine
 from mfpo.config import build
 from mfpo.envs import atari
 from mfpo.envs import mujoco as tasks
@@ -42,6 +44,7 @@ from mfpo.federation import make_engine
 from mfpo.federation.sampling import make_sampler
 from mfpo.learning import trees
 from mfpo.learning.images import UNITS, Network, arrange, see
+from mfpo.runs import machine
 from mfpo.runs.settings import resolve_options
 from mfpo.types import Algorithm, Array, Env
 
@@ -56,6 +59,7 @@ CHEETAH_CONFIG = {
     "fisher_samples": 256,
 }
 PONG, BLOCK = "ALE/Pong-v5", 32
+BUSY = (0, 10, 30, 100, 300, 1000)  # µs
 PART, OFTEN = 5, 10  # local steps for which each part of a round is measured, and how often between two rounds
 
 Call = Callable[[], Any]
@@ -226,9 +230,27 @@ def measure_memory() -> dict[str, float]:
     return {"peak memory, GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)}
 
 
+def measure_processes() -> dict[str, float]:
+    """How many times as fast two processes sample as this one, by how long a step of the environment takes."""
+    parts: dict[str, Call] = {}
+    for spent in BUSY:
+        for processes in (0, 2):
+            env = envs.make("busy:Busy-v0", world=f"microseconds={spent}", agents=AGENTS, processes=processes)
+            config = build(algorithms.config_class("mfpo"), {"trajectories": 5}, "here")
+            algorithm = algorithms.make("mfpo", config, env.spec, AGENTS)
+            parts[f"{spent} {processes}"] = sampling(env, algorithm, AGENTS, 0)
+    _, wall = interleaved(parts, repeats=7)
+    return {f"a step takes {n} µs: times as fast": round(wall[f"{n} 0"] / wall[f"{n} 2"], 2) for n in BUSY}
+
+
 def main() -> None:
     """Measure, print, write."""
-    kinds = {"mujoco": measure_mujoco, "atari": measure_atari, "memory": measure_memory}
+    kinds = {
+        "mujoco": measure_mujoco,
+        "atari": measure_atari,
+        "memory": measure_memory,
+        "processes": measure_processes,
+    }
     if len(sys.argv) != 2 or sys.argv[1] not in kinds:
         sys.exit(f"usage: python {sys.argv[0]} {'|'.join(kinds)}")
     machine.prepare(CHEETAH if sys.argv[1] == "mujoco" else PONG)

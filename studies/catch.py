@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from mfpo import algorithms
-from mfpo.cli import machine
 from mfpo.config import build
 from mfpo.federation import make_engine
+from mfpo.runs import machine
 from mfpo.types import Discrete, EnvSpec, HostedEnv, Outcome
 
 EXAMPLES = (__doc__ or "").split("\n\n")[1]

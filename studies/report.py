@@ -33,11 +33,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": lambda: run_blocks.speed("speed"),
     "speed mujoco": lambda: run_blocks.speed("speed-mujoco"),
     "speed atari": lambda: run_blocks.speed("speed-atari"),
+    "speed processes": lambda: run_blocks.speed("speed-processes"),
     "speed off-policy": lambda: run_blocks.speed("speed-off-policy"),
     "ablations": study_blocks.ablations,
     "locomotion": lambda: run_blocks.against_paper(run_blocks.ABLATED, run_blocks.LOCOMOTION),
     "baselines locomotion": lambda: run_blocks.against_paper(run_blocks.BASELINES, run_blocks.LOCOMOTION),
-    "atari": lambda: run_blocks.against_paper({"MFPO": "mfpo"}, run_blocks.ATARI),
+    "locomotion earlier": lambda: run_blocks.against_paper(run_blocks.EARLIER, run_blocks.LOCOMOTION),
+    "atari": lambda: run_blocks.against_paper({"MFPO": "mfpo", "MFPO, longer": "longer"}, run_blocks.ATARI),
     "baselines atari": lambda: run_blocks.against_paper(run_blocks.BASELINES, run_blocks.ATARI),
     "bounds": study_blocks.bounds,
     "constants": study_blocks.constants,
@@ -76,7 +78,7 @@ def figures() -> None:
         paths = [run.path for run in run_blocks.records(f"{name}-seed*")]
         title = f"MFPO on {env}, 10 agents, {len(paths)} seeds"
         figure(paths, threshold=threshold, title=title).savefig(IMAGES / f"{name}.png", dpi=150)
-    for run in run_blocks.records("pong-mfpo-seed0") + run_blocks.records("breakout-mfpo-seed0"):
+    for run in run_blocks.records("pong-mfpo-seed0") + run_blocks.records("breakout-longer-seed0"):
         env, agents = run.settings["env"], run.settings["agents"]
         picture = figure([run.path], x="steps", title=f"MFPO on {env}, {agents} agents, one seed")
         picture.savefig(IMAGES / f"{run.path.name.split('-')[0]}.png", dpi=150)

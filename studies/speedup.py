@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mfpo.cli import machine
 from mfpo.reporting.records import Record, load_record
 from mfpo.reporting.sweep import cost_to_reach
-from mfpo.runs import sweep
+from mfpo.runs import machine, sweep
 from mfpo.runs.entries import Entry
 from mfpo.runs.settings import resolve
 

@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import signal
+
 import jax
 import pytest
 
@@ -12,3 +14,10 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.devices()  # starts JAX with one device; else the first test that calls `mfpo` would give it one per core
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Where a test runner was started in the background, SIGINT is ignored; in a terminal it is not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

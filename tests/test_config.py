@@ -2,6 +2,7 @@ import math
 from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mfpo import algorithms
@@ -87,6 +88,32 @@ def test_build_takes_what_toml_and_python_callers_write() -> None:
     assert dish == Dish(salt=1.0, minutes=(5, 6), shares=(1.0, 0.5), spicy=True)
     assert type(dish.salt) is float and type(dish.minutes) is tuple
     assert [type(x) for x in dish.shares] == [float, float]
+
+
+def test_build_takes_numbers_of_numpy() -> None:
+    dish = build(Dish, {"eggs": np.int64(3), "salt": np.float32(0.5), "minutes": np.arange(1, 3)}, "The menu")
+    assert (dish.eggs, type(dish.eggs), dish.salt, type(dish.salt)) == (3, int, 0.5, float)
+    assert build(Dish, {"eggs": np.array(3), "salt": np.int8(1)}, "The menu") == Dish(eggs=3, salt=1.0)
+    assert dish.minutes == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"salt": np.array([0.1, 0.2])}, "--salt is [0.1, 0.2], but it takes a value of type float."),
+        ({"salt": np.array([0.1])}, "--salt is [0.1], but it takes a value of type float."),
+        ({"salt": np.bool_(True)}, "--salt is True, but it takes a value of type float."),
+        ({"eggs": np.array([1, 2])}, "--eggs is [1, 2], but it takes a value of type int."),
+        ({"eggs": np.array(2.5)}, "--eggs is 2.5, but it takes a value of type int."),
+        ({"minutes": np.int64(4)}, "--minutes is 4, but it takes a tuple of values, as in (64, 64)."),
+        ({"minutes": np.array(4)}, "--minutes is 4, but it takes a tuple of values, as in (64, 64)."),
+        ({"minutes": np.array([[3, 4]])}, "--minutes is [3, 4], but it takes a value of type int."),
+    ],
+)
+def test_what_is_wrong_is_told_of_numpys_values_too(values: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Dish, values, "The menu")
+    assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize("value", [True, 2.5, "3"])

@@ -304,6 +304,40 @@ def test_the_failure_of_one_strip_is_that_of_the_batch() -> None:
             sampler(jnp.full(agents, 9.0), keys_of(range(agents)), jnp.arange(agents), jnp.int32(0))
 
 
+@pytest.mark.parametrize(
+    ("agents", "columns", "processes", "copies"),
+    [
+        (3, 1, 2, [2, 1]),
+        (5, 1, 4, [1, 1, 2, 1]),
+        (10, 5, 16, [5] * 10),
+        (10, 5, 4, [10, 15, 15, 10]),
+        (2, 9, 4, [4, 4, 6, 4]),
+    ],
+)
+def test_processes_share_the_work_as_evenly_as_agents_or_columns_allow(
+    agents: int, columns: int, processes: int, copies: list[int]
+) -> None:
+    env, steps, opened = clocks(horizon=30)
+    sampler = episode_sampler(env._replace(processes=processes), act, agents, columns)
+    run = sampler(jnp.full(agents, 2.0), keys_of(range(agents)), jnp.arange(agents), jnp.int32(0))
+    assert sorted(len(block.worlds) for block in opened) == sorted(copies)
+    assert run.live.sum() == steps[0] == 2 * agents * columns
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_after_a_failure_copies_are_opened_anew(processes: int) -> None:
+    broken = [True]
+    env, _, opened = clocks(horizon=30, fail=lambda copy, h: "raise" if broken and h == 4 else "")
+    sampler = episode_sampler(env._replace(processes=processes), act, 2, 3)
+    given = jnp.full(2, 9.0), keys_of(range(2)), jnp.arange(2), jnp.int32(0)
+    with pytest.raises(StepFailed):
+        sampler(*given)
+    assert [copies.closed for copies in opened] == [True] * processes
+    broken.clear()
+    assert (sampler(*given).live.sum(axis=1) == 9).all()
+    assert [copies.closed for copies in opened] == [True] * processes + [False] * processes
+
+
 def test_evaluation_in_strips_plays_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     env, _, _ = clocks(horizon=30)
     whole = hosted_scores(env, by_seed, jnp.float32(0.0), jax.random.key(0), 0, 75)

@@ -89,12 +89,12 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def _convert(kind: Any, value: Any) -> Any:
-    """What TOML and Python callers naturally write: lists for tuples, whole numbers for floats."""
+    """What TOML and Python callers naturally write: lists for tuples, whole numbers for floats, NumPy's values."""
+    if hasattr(value, "tolist"):  # NumPy itself would make `mfpo --help` slow
+        value = value.tolist()
     if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
         return tuple(_convert(typing.get_args(kind)[0], item) for item in value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return value
+    return float(value) if kind is float and type(value) is int else value
 
 
 def as_dict(config: Any) -> dict[str, Any]:

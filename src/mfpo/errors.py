@@ -39,6 +39,9 @@ class CopyFailed(MfpoError):
         super().__init__(reason)
         self.copy = copy
 
+    def __reduce__(self) -> tuple[type["CopyFailed"], tuple[int, str]]:
+        return CopyFailed, (self.copy, str(self))
+
 
 class MessageRefused(MfpoError):
     """A message that is not what it must be: of another shape, type, size, run or round, or not finite."""
@@ -59,7 +62,7 @@ def did_you_mean(given: str, possible: Iterable[str]) -> str:
     >>> did_you_mean("x", ["mfpo"])
     'Possible: mfpo.'
     """
-    names = sorted(possible)
+    names = sorted(set(possible))
     folded = {name.lower(): name for name in names}
     near = difflib.get_close_matches(given.lower(), folded, n=2, cutoff=0.6)
     if near:

@@ -1,14 +1,15 @@
 """Sampling from hosted environments: the episodes of all agents advance as one batch, driven from the host.
 
 Per step of time, one compiled call evaluates the policies of all agents and one call steps every copy whose episode is
-running; segments of what a program can step are left to `streams`. Where several cores can step an environment, each
-has a strip of the batch to itself, so that one strip's policies are evaluated while another's copies are stepped. Seeds
-and keys are addressed as in `rollout`, so a resumed run meets the same episodes.
+running; segments of what a program can step are left to `streams`. Where several cores or processes can step an
+environment, each has a strip of the batch to itself, so that one strip's policies are evaluated while another's copies
+are stepped. Seeds and keys are addressed as in `rollout`, so a resumed run meets the same episodes.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import jax
@@ -76,35 +77,67 @@ class _Strip:
             self.blocks[who] = Block(self.env, copies, who, width)
         return self.blocks[who]
 
+    def close(self) -> None:
+        """Close all copies; whoever asks for a block again gets new ones."""
+        while self.blocks:
+            self.blocks.popitem()[1].close()
+
 
 def _strips(
-    env: HostedEnv, agents: int, columns: int, devices: Sequence[Any], learning: bool, together: bool = False
+    env: HostedEnv, agents: range, columns: int, devices: Sequence[Any], learning: bool, together: bool = False
 ) -> list[_Strip]:
-    """The whole batch, in as many strips as there are devices that are worth their threads.
+    """The whole batch, in as many strips as there are devices that are worth their threads, or processes to step it.
 
-    A strip is of whole agents if that comes out even, so that a core needs no more policies than it must; else of some
-    columns of every agent. `together`: all that agents sampled for at the same time have is stepped at once.
+    A strip is of whole agents if that comes out as even, so that a core needs no more policies than it must; else of
+    some columns of every agent. `together`: all that agents sampled for at the same time have is stepped at once.
     """
-    n = max(min(len(devices), agents * columns // WORTH_A_STRIP), 1) if env.parallel else 1
-    if agents % n == 0:
-        each = agents // n
-        parts = [(slice(i * each, (i + 1) * each), slice(0, columns)) for i in range(n)]
+    copies = len(agents) * columns
+    n = min(len(devices), copies // WORTH_A_STRIP) if env.parallel else 1
+    n = max(min(env.processes, copies) or n, 1)
+    by_agents, by_columns = _even(len(agents), min(n, len(agents))), _even(columns, min(n, columns))
+    if _largest(by_agents) * columns <= len(agents) * _largest(by_columns):
+        first = agents.start
+        parts = [(slice(first + start, first + stop), slice(0, columns)) for start, stop in pairwise(by_agents)]
     else:
-        n = min(n, columns)
-        ends = [round(i * columns / n) for i in range(n + 1)]
-        parts = [(slice(0, agents), slice(ends[i], ends[i + 1])) for i in range(n)]
-    return [_Strip(env, *part, devices[i], learning, together) for i, part in enumerate(parts)]
+        parts = [(slice(agents.start, agents.stop), slice(*ends)) for ends in pairwise(by_columns)]
+    return [_Strip(env, *part, devices[i % len(devices)], learning, together) for i, part in enumerate(parts)]
+
+
+def _even(total: int, n: int) -> list[int]:
+    """Where n parts of so many begin, and the last one ends."""
+    return [round(i * total / n) for i in range(n + 1)]
+
+
+def _largest(ends: list[int]) -> int:
+    return max(stop - start for start, stop in pairwise(ends))
 
 
 T = TypeVar("T")
 
 
 def _at_once(work: Callable[[_Strip], T], strips: Sequence[_Strip], pool: ThreadPoolExecutor) -> list[T]:
-    """The work of every strip; if some fail, the failure of the first of them when all have come to an end."""
+    """The work of every strip; if some fail, the failure of the first of them when all have come to an end.
+
+    What failed is closed, as nobody knows how it stands. An interrupt does not wait for what other processes do.
+    """
+
+    def guarded(strip: _Strip) -> T:
+        try:
+            return work(strip)
+        except BaseException:
+            strip.close()
+            raise
+
     if len(strips) == 1:
-        return [work(strips[0])]
-    running = [pool.submit(work, strip) for strip in strips]
-    wait(running)
+        return [guarded(strips[0])]
+    running = [pool.submit(guarded, strip) for strip in strips]
+    try:
+        wait(running)
+    except BaseException:
+        elsewhere = [strip for strip in strips if strip.env.processes]
+        with ThreadPoolExecutor() as closing:
+            list(closing.map(_Strip.close, elsewhere))
+        raise
     return [future.result() for future in running]
 
 
@@ -113,7 +146,7 @@ Play = Callable[[_Strip, PyTree, Array, NDArray[np.uint64], NDArray[Any], int], 
 
 
 def _sampler(
-    env: HostedEnv, agents: int, columns: int, devices: Sequence[Any] | None, play: Play, together: bool = False
+    env: HostedEnv, agents: range, columns: int, devices: Sequence[Any] | None, play: Play, together: bool = False
 ) -> Sampler:
     strips = _strips(env, agents, columns, devices or jax.devices(), learning=True, together=together)
     pool = ThreadPoolExecutor(len(strips))
@@ -148,9 +181,9 @@ def _join(strips: list[Trajectories], agents: int) -> Trajectories:
 
 
 def episode_sampler(
-    env: HostedEnv, act: Act, agents: int, columns: int, devices: Sequence[Any] | None = None
+    env: HostedEnv, act: Act, agents: int, columns: int, devices: Sequence[Any] | None = None, first: int = 0
 ) -> Sampler:
-    """A sampler of whole episodes, one to a column."""
+    """A sampler of whole episodes, one to a column, for so many agents from number `first` on."""
     minds = _Minds(act)
     slots = -(-env.spec.horizon // TIME_BLOCK) * TIME_BLOCK
 
@@ -169,7 +202,7 @@ def episode_sampler(
             running, h = running & ~terminated & ~truncated, h + 1
         return tape.finish(block.now)
 
-    return _sampler(env, agents, columns, devices, play)
+    return _sampler(env, range(first, first + agents), columns, devices, play)
 
 
 def segment_sampler(
@@ -180,6 +213,7 @@ def segment_sampler(
     length: int,
     devices: Sequence[Any] | None = None,
     ready: Ready | None = None,
+    first: int = 0,
 ) -> Sampler:
     """A sampler of segments in which one episode follows the other.
 
@@ -211,13 +245,13 @@ def segment_sampler(
             running = ~truncated
         return batch
 
-    return _sampler(env, agents, columns, devices, play, together=True)
+    return _sampler(env, range(first, first + agents), columns, devices, play, together=True)
 
 
 def hosted_scores(env: HostedEnv, act: Act, actor: PyTree, key: Key, agent: int, episodes: int) -> NDArray[np.float64]:
     """The return of each of `episodes` whole episodes in the world of one agent."""
     columns = min(episodes, EVALUATION_COPIES)
-    strips = _strips(env, 1, columns, jax.devices(), learning=False)
+    strips = _strips(env, range(agent, agent + 1), columns, jax.devices(), learning=False)
     minds, actors = _Minds(act), jax.tree.map(lambda x: x[None], actor)
     keys, seeds = _addresses(key[None], episodes)
 
@@ -232,8 +266,7 @@ def hosted_scores(env: HostedEnv, act: Act, actor: PyTree, key: Key, agent: int,
             return np.concatenate(_at_once(work, strips, pool))
     finally:
         for strip in strips:
-            for block in strip.blocks.values():
-                block.close()
+            strip.close()
 
 
 def _play(

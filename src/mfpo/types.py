@@ -118,6 +118,7 @@ class HostedEnv(NamedTuple):
     # games may be easier to learn in parts: where `learning`, rewards and ends of episodes may differ from the game's
     # all may be stepped `together`: one that is left out of a step will be reset before its next
     parallel: bool = False  # whether threads can step different copies at the same time
+    processes: int = 0  # that each step some of the copies; 0: this one steps all of them
     worlds: tuple[tuple[tuple[str, float], ...], ...] = ()  # the world of every agent, as pairs; empty: as in PureEnv
     compiled: Callable[[Any], Compiled] | None = None  # its Copies -> how a program on the CPU steps them, if it can
 

@@ -209,6 +209,10 @@ def test_settings_that_make_no_sense_together_are_refused():
         ({"initial_trajectories": 3}, "multiple"),
         ({"estimator": "reinforce", "baseline": "value"}, "reinforce"),
         ({"momentum_rule": "theorem"}, "belong together"),
+        (
+            {"env_steps": 100, "discount_states": True, "baseline": "value", "weights": "action"},
+            "counts the steps of an episode, which --env-steps cuts",
+        ),
         ({"stepsize": -1.0}, "above 0"),
         ({"step": "adm"}, "Did you mean adam"),
     ):

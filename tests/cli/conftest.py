@@ -14,7 +14,7 @@ TINY = (
     "--no-normalise-observations --evaluation-episodes 3"
 ).split()
 
-# Where a test runner was started in the background, SIGINT is ignored; in a terminal it is not.
+# Whoever starts this may ignore SIGINT; in a terminal nobody does.
 PROGRAM = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from mfpo.cli import main; sys.exit(main())"
@@ -24,7 +24,7 @@ PROGRAM = (
 @pytest.fixture
 def mfpo(capsys, monkeypatch):
     """Call `main` with arguments; the exit code, stdout and stderr. JAX keeps the devices this process has."""
-    monkeypatch.setattr("mfpo.cli.machine.prepare", lambda env="": None)
+    monkeypatch.setattr("mfpo.runs.machine.prepare", lambda env="": None)
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])

@@ -35,6 +35,13 @@ pytestmark = pytest.mark.usefixtures("no_training")
         ("train CartPole-v1 --agents 2.5", "--agents: '2.5' is not a whole number."),
         ("train CartPole-v1 --stepsize big", "--stepsize: 'big' is not a number."),
         ("train CartPole-v1 --hidden 16,x", "--hidden: 'x' is not a whole number."),
+        ("train CartPole-v1 --hidden 16,,16", "--hidden: '' is not a whole number."),
+        ("train CartPole-v1 --stepsize inf", "--stepsize is inf, but it must be at most 1000000.0."),
+        ("train CartPole-v1 --attack sign-flip", "--attack was given, but nobody attacks; --byzantine N says how many"),
+        ("train CartPole-v1 --attack-strength 2", "--attack-strength was given, but nobody attacks"),
+        ("train CartPole-v1 --processes 2", "--processes was given, but CartPole-v1 uses every core in this one"),
+        ("train my/envs.py:Base-v0", "not of a file: envs:Base-v0, in the directory"),
+        ("train envs.py:Base-v0", "give the name of a module, not of a file: envs:Base-v0"),
         ("train CartPole-v1 --agents", "--agents needs a value; see `mfpo train --help`."),
         ("train CartPole-v1 --algorithm", "--algorithm needs a value; see `mfpo train --help`."),
         ("train CartPole-v1 --quiet=1", "--quiet takes no value"),
@@ -83,6 +90,16 @@ def test_an_error_on_the_way_is_one_sentence_too(mfpo, tmp_path, monkeypatch):
     assert (code, out, err) == (2, "", "mfpo: The disk is full. Go on with: mfpo resume x\n")
 
 
+def test_too_little_memory_is_one_sentence_too(mfpo, tmp_path, monkeypatch):
+    def huge(*args, **options):
+        raise MemoryError("Unable to allocate 37.3 GiB for an array")
+
+    monkeypatch.setattr("mfpo.runs.training._go_on", huge)
+    code, _, err = mfpo("train", "CartPole-v1", "--out", tmp_path / "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "not enough memory: Unable to allocate 37.3 GiB for an array. Smaller networks" in err
+
+
 def test_a_bug_of_ours_keeps_its_traceback(mfpo, tmp_path):
     with pytest.raises(AssertionError, match="reached the training"):
         mfpo("train", "CartPole-v1", "--out", tmp_path / "run")
@@ -116,6 +133,9 @@ def test_list_names_everything(mfpo):
     assert set(names["engines"]) == {"inprocess", "debug"}
     assert "default" in names["presets"]["CartPole-v1"]["mfpo"]
     _, text, _ = mfpo("list")
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line.startswith("  ")}
+    assert lines["Hopper-v5"] == "tuned for every algorithm" and lines["Ant-v5"] == "not tuned"
+    assert lines["HalfCheetah-v5"] == "tuned for every algorithm; --preset paper: fedpg_br"
     assert all(name in text for name in [*names["environments"], *names["algorithms"], *names["engines"]])
 
 

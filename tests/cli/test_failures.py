@@ -165,3 +165,25 @@ def test_a_missing_rom_is_named_with_its_place(refused, monkeypatch, tmp_path):
     sentence = refused("ALE/Pong-v5")
     assert sentence.startswith("The ROM of ALE/Pong-v5 could not be read: ") and str(tmp_path / "pong.bin") in sentence
     assert "unset ALE_ROMS_DIR" in sentence
+
+
+@pytest.mark.parametrize(("error", "what"), [(MemoryError(), "memory. "), (MemoryError("9 GB"), "memory: 9 GB. ")])
+def test_too_little_memory_is_told_with_its_reason_if_there_is_one(mfpo, monkeypatch, error, what):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("mfpo.reporting.curves.save_figure", fail)
+    sentence = f"mfpo: There is not enough {what}Smaller networks, batches or replays need less.\n"
+    assert mfpo("plot", "run") == (2, "", sentence)
+
+
+@pytest.mark.parametrize("command", ["plot", "play", "evaluate", "resume"])
+def test_a_name_that_no_file_can_have_is_told(mfpo, command):
+    code, out, err = mfpo(command, "x" * 300)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("mfpo: ") and "file name too long" in err.lower()
+
+
+def test_a_name_that_no_folder_can_have_is_not_watched(mfpo):
+    code, out, err = mfpo("watch", "x" * 300)
+    assert (code, out) == (2, "") and err.startswith(f"mfpo: {'x' * 300} does not exist; give a run directory")

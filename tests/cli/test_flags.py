@@ -68,6 +68,12 @@ def asked(monkeypatch):
     return seen
 
 
+def test_who_attacks_may_be_said_by_a_sweep(mfpo, asked):
+    """Nobody does in one of its runs."""
+    mfpo("train", "CartPole-v1", "--byzantine", 0, "--attack", "zero")
+    assert (asked["settings"].byzantine, asked["settings"].attack) == (0, "zero")
+
+
 def test_flags_reach_the_training(mfpo, asked):
     flags = "--agents 7 --seed 5 --rounds 9 --local-steps 4 --trajectories 6 --stepsize 1e-2 --hidden 8,9 --out there"
     code, _, err = mfpo("train", "Pendulum-v1", *flags.split(), "--no-server-adjustment", "--weight-cap", "inf")
@@ -98,11 +104,19 @@ def test_help_shows_symbol_default_and_choices(mfpo, monkeypatch):
 def test_help_of_an_environment_shows_the_defaults_of_its_preset(mfpo, monkeypatch):
     table = {"mfpo": {"default": {"local_steps": 17, "run": {"rounds": 23}}}}
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("mfpo.runs.settings._presets", lambda env, algorithm: table[algorithm])
+    monkeypatch.setattr("mfpo.runs.settings._presets", lambda env, name: table[name] if env == "CartPole-v1" else {})
     _, out, _ = mfpo("train", "CartPole-v1", "--help")
     assert "(K; default 17)" in out
     assert "default 23)" in out
     assert "preset 'default' of CartPole-v1" in out
+
+
+def test_every_game_of_ale_has_the_settings_of_the_games(mfpo, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = mfpo("train", "ALE/SpaceInvaders-v5", "--help")
+    assert "preset 'default' of ALE/SpaceInvaders-v5" in out
+    text = " ".join(out.split())
+    assert "whole episodes (default 128)" in text and "plain is the paper's (default adam)" in text
 
 
 def test_flags_follow_the_algorithm(mfpo, monkeypatch):

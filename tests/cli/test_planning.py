@@ -18,13 +18,16 @@ def test_the_table_says_what_is_planned(mfpo):
     assert rows == table(make_plans(Assumptions(agents=20, target_eps=0.05))).splitlines()
     first = [cell.strip() for cell in rows[2].strip("|").split("|")]
     # DN = 20, c_ν = 1/9600 + 3.2; (32 + 8)/T + c_ν² (T + 1)/(2048 T) ≤ 0.05 from T = 40.005/0.0449997 = 889.01 on
-    assert first[:8] == ["0", "1", "1", "1", "890", "890", "445,000", "2.7 MB"]
+    assert len(rows) == 3  # all λ ask for the same
+    assert first[:8] == ["0, 0.25, 0.5, 0.75, 1", "1", "1", "1", "890", "890", "445,000", "2.7 MB"]
     assert note.startswith("So few steps, compared with N²")
 
 
 def test_where_there_is_a_trade_there_is_no_such_note(mfpo):
     _, out, _ = mfpo("plan", "--agents", 2, "--target-eps", 0.05)
     assert "So few steps" not in out and len(out.splitlines()) == 8
+    _, out, _ = mfpo("plan", "--agents", 20, "--target-eps", 0.02)
+    assert [line.split("|")[1].strip() for line in out.splitlines()[3:]] == ["0, 0.25, 0.5", "0.75, 1"]
 
 
 def test_json_has_the_assumptions_and_a_plan_per_lambda(mfpo):
@@ -58,7 +61,7 @@ def test_a_figure_is_drawn(mfpo, tmp_path):
         ("--target-eps nan", "--target-eps is not a number; give a number."),
         ("--target-eps 1e-300", "--target-eps is 1e-300, which takes more than 1e+15 rounds; give a larger one."),
         ("--lambdas 0,2", "--lambdas is 2.0, but it must be at most 1."),
-        ("--lambdas ,", "--lambdas is empty; give at least one number between 0 and 1."),
+        ("--lambdas=", "--lambdas is empty; give at least one number between 0 and 1."),
         ("--gamma 1 --smoothness 0", "--gamma is 1, but the lemmas' constants divide by 1 - γ"),
         ("--bound pinted", "--bound is 'pinted'. Did you mean printed?"),
         ("--agnets 3", "There is no option --agnets of `mfpo plan`. Did you mean --agents"),
@@ -101,4 +104,7 @@ def test_a_pilot_fills_in_what_was_not_given(mfpo, monkeypatch):
     }
     assert answer["assumptions"]["trajectories"] == 0
     _, text, _ = mfpo("plan", "--pilot", "CartPole-v1")
-    assert text.startswith("CartPole-v1, 1,000 trajectories: σ_g = 40, L̃ = 300, σ_w = 0.2 (steps of 0.04), H = 500")
+    measured = "CartPole-v1, 1,000 trajectories: σ_g = 40, L̃ = 300, σ_w = 0.2 (steps of 0.04), H = 500, d = 386"
+    assert text.splitlines()[0] == f"{measured}; the gap is not measured: give --gap"
+    _, text, _ = mfpo("plan", "--pilot", "CartPole-v1", "--gap", 80)
+    assert text.splitlines()[0] == measured and "gap 80;" in text.splitlines()[1]

@@ -3,7 +3,8 @@ import io
 import pytest
 
 from mfpo.cli.progress import Bar, Lines, Quiet, make_progress, make_sweep_progress
-from mfpo.cli.text import bytes_text, seconds_text, sparkline
+from mfpo.cli.text import seconds_text, sparkline
+from mfpo.reporting.numbers import bytes_text
 
 ROW = {
     "round": 3,
@@ -34,6 +35,11 @@ def test_a_pipe_gets_one_plain_line_per_round(capsys):
         "round 3/30  return 312.4 ± 80.1  600 trajectories/agent  2.1 MB  0.4 s",
         "mfpo: look here",
     ]
+
+
+def test_small_returns_can_be_told_apart(capsys):
+    Lines(30).row(ROW | {"return_mean": 0.72, "return_std": 0.0449, "evaluation_mean": 0.74, "evaluation_std": 0.02})
+    assert "return 0.720 ± 0.045  evaluation 0.740 ± 0.020  600" in capsys.readouterr().err
 
 
 def test_quiet_says_only_what_must_be_known(capsys):

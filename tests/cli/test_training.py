@@ -6,10 +6,12 @@ import shutil
 import signal
 import sys
 
+import numpy as np
 import pytest
 
-from mfpo.cli.text import bytes_text
+from mfpo.reporting.numbers import bytes_text
 from mfpo.reporting.records import load_metrics
+from mfpo.reporting.video import Film
 
 pytestmark = pytest.mark.xdist_group("training")  # one worker, so that the run is trained once
 
@@ -75,10 +77,19 @@ def test_play_films_an_episode(mfpo, trained, tmp_path):
     path, _, _ = trained
     code, out, _ = mfpo("play", path, "--seed", 3, "--greedy")
     assert code == 0
-    assert re.fullmatch(rf"return \d+\.0 in \d+ steps: {re.escape(str(path))}/episode\.gif\n", out)
+    steps = re.fullmatch(rf"return (\d+\.0+) in (\d+) steps: {re.escape(str(path))}/episode\.gif\n", out)
+    assert steps and float(steps[1]) == int(steps[2])
     assert (path / "episode.gif").read_bytes().startswith(b"GIF89a")
     assert mfpo("play", path / "policy.safetensors", "--out", tmp_path / "other.gif")[0] == 0
     assert mfpo("play", path, "--out", tmp_path / "other.avi")[0] == 2
+
+
+@pytest.mark.parametrize(("score", "text"), [(-145.83, "-145.8"), (9.352, "9.35"), (0.0342, "0.0342")])
+def test_small_returns_can_be_told_apart(mfpo, trained, tmp_path, monkeypatch, score, text):
+    film = Film([np.zeros((2, 2, 3), np.uint8)] * 3, 30.0, score)
+    monkeypatch.setattr("mfpo.reporting.video.film_episode", lambda *args: film)
+    out = tmp_path / "x.gif"
+    assert mfpo("play", trained[0], "--out", out) == (0, f"return {text} in 2 steps: {out}\n", "")
 
 
 def test_plot_writes_the_picture_where_it_says(mfpo, trained, tmp_path, monkeypatch):
@@ -93,6 +104,19 @@ def test_plot_writes_the_picture_where_it_says(mfpo, trained, tmp_path, monkeypa
     assert (code, out) == (0, "mine.svg\n")
     picture = (tmp_path / "mine.svg").read_text()
     assert all(text in picture for text in ("Mine", "environment steps", "threshold -100"))
+
+
+def test_plot_leaves_out_what_is_not_one_run(mfpo, trained, tmp_path, monkeypatch):
+    path, _, _ = trained
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(path, "sweep/agents=2/seed-0")
+    assert mfpo("plot", "sweep", path) == (
+        0,
+        f"{path / 'curve.png'}\n",
+        "mfpo: left out, as it is not one run: sweep\n",
+    )
+    code, out, err = mfpo("plot", "sweep")
+    assert (code, out) == (2, "") and "sweep is not a run: it has no config.toml" in err
 
 
 def test_a_run_succeeds_without_matplotlib_and_says_how_to_get_it(mfpo, trained, tmp_path, monkeypatch):

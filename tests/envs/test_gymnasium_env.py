@@ -593,7 +593,7 @@ def test_a_module_of_a_package_is_found(folder):
         (None, "module 'my_own_env' could not be imported: ModuleNotFoundError: No module named 'my_own_env'. It must"),
         ("import nothing_like_it", "could not be imported: ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("1 / 0", "module 'my_own_env' could not be imported: ZeroDivisionError"),
-        ("def", "module 'my_own_env' could not be imported: SyntaxError"),
+        ("def", "module 'my_own_env' could not be imported: SyntaxError: invalid syntax [^ ]*, line 1..$"),
         ("", r"registers no environment called 'Mine-v0'. It registers none; let it call gymnasium.register\("),
     ],
 )
@@ -602,6 +602,17 @@ def test_a_module_that_does_not_help_is_explained(folder, text, sentence):
         (folder / "my_own_env.py").write_text(text)
     with pytest.raises(ConfigError, match=sentence):
         gymnasium_env.make("my_own_env:Mine-v0")
+
+
+@pytest.mark.parametrize("begun", [np.zeros(2), (np.zeros(2),), (np.zeros(2), "info"), None])
+def test_a_reset_that_returns_no_pair_is_explained(toy, begun):
+    class Odd(Toy):
+        def reset(self, *, seed=None, options=None):
+            return begun
+
+    env, words = gymnasium_env.make(toy(creator=Odd)), "TypeError: it should return a pair: the observation, and a dict"
+    with copies_of(env) as (copies, _), pytest.raises(CopyFailed, match=words):
+        copies.reset(all_of(1), seeds(0))
 
 
 def test_a_missing_dependency_is_named_in_gymnasiums_words(toy):

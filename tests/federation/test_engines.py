@@ -21,7 +21,7 @@ import pytest
 from mfpo import algorithms, envs
 from mfpo.algorithms.mfpo import Config
 from mfpo.errors import ConfigError, Diverged, MfpoError, StepFailed
-from mfpo.federation import ENGINES, Engine, RoundLog, State, evaluate, make_engine
+from mfpo.federation import ENGINES, Engine, RoundLog, State, evaluate, make_engine, turns
 from mfpo.federation import round as federation_round
 from mfpo.federation.inprocess import usable_devices
 from mfpo.federation.round import Purpose, address
@@ -274,16 +274,21 @@ def test_an_agents_draws_do_not_depend_on_the_block_it_is_in() -> None:
         np.testing.assert_allclose(log_.returns, log.returns[ids], rtol=1e-6)
 
 
-def test_agents_that_learn_in_turn_take_the_place_of_what_they_were() -> None:
-    """However many there are, one of them is copied at a time."""
+@pytest.mark.parametrize("large", [True, False])
+def test_agents_learn_in_turn_and_large_ones_take_the_place_of_what_they_were(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, one of those is copied at a time."""
 
     def learn(row: Array, x: Array) -> tuple[Array, Metrics]:
         return row.at[x].add(1.0), {"sum": jnp.sum(row)}
 
     everyone, size = np.arange(40_000.0).reshape(10, -1), 4 * 4_000
-    program = jax.jit(functools.partial(federation_round.in_turn, learn), donate_argnums=0)
+    monkeypatch.setattr(turns, "REPLAY", size if large else size + 1)
+    program = jax.jit(functools.partial(turns.in_turn, learn), donate_argnums=0)
     compiled = program.lower(jnp.asarray(everyone), jnp.arange(10)).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 3 * size
+    if large:
+        assert compiled.memory_analysis().temp_size_in_bytes < 3 * size
     rows, metrics = compiled(jnp.asarray(everyone), jnp.arange(10))
     assert same(rows, everyone + np.eye(10, 4_000))
     np.testing.assert_allclose(metrics["sum"], everyone.sum(axis=1), rtol=1e-6)

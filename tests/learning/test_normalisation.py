@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from mfpo.learning import critic as value_function
 from mfpo.learning import normalisation as norm
@@ -48,6 +49,40 @@ def test_of_frames_is_left_what_changes():
     assert not shown[..., ~moved].any()
     expected = (after - after.mean(axis=0))[:, moved] / after.std(axis=0)[moved]
     np.testing.assert_allclose(shown[..., moved].reshape(-1, 3) / norm.UNIT, expected, atol=0.5 / norm.UNIT)
+
+
+def test_statistics_of_frames_are_those_of_numbers():
+    rng = np.random.default_rng(0)
+    frames, present = rng.integers(0, 256, (40, 30, 6, 6)).astype(np.uint8), rng.random((40, 30)) < 0.7
+    frames[..., 0], frames[0, 0, :, 0], present[0, 0] = 200, 9, False  # it is compared with one that does not count
+    frames[..., 1] = 130 + 70 * (rng.random((40, 30, 6)) < 0.01)
+    seen, values = norm.gather_frames(jnp.asarray(frames), jnp.asarray(present)), frames[present].astype(float)
+    assert float(seen.n) == present.sum()
+    np.testing.assert_allclose(seen.mean, values.mean(axis=0), rtol=2e-7)
+    np.testing.assert_allclose(seen.m2, ((values - values.mean(axis=0)) ** 2).sum(axis=0), rtol=2e-7)
+    constant = norm.gather_frames(jnp.full((3, 4, 2, 2), 77, jnp.uint8), jnp.zeros((3, 4), bool).at[1].set(True))
+    assert float(constant.n) == 4 and not constant.m2.any() and (np.asarray(constant.mean) == 77).all()
+    nobody = norm.gather_frames(jnp.full((3, 4, 2, 2), 77, jnp.uint8), jnp.zeros((3, 4), bool))
+    assert float(nobody.n) == 0 and not nobody.m2.any()
+
+
+@pytest.mark.parametrize("n", [1024, 4000, 20_000, 100_000])
+def test_statistics_of_frames_keep_their_digits_when_the_first_is_an_outlier(n):
+    """Squares of what is apart from it come to more than 2**24 (1,024 frames), and to more than 2**32 (100,000)."""
+    rng = np.random.default_rng(0)
+    frames = np.empty((n, 2, 3), np.uint8)
+    frames[:, 0, 0] = 236  # a pixel that differs in the first frame only
+    frames[:, 0, 1] = rng.integers(240, 256, n)
+    frames[:, 0, 2] = 200 + np.arange(n) % 2
+    frames[:, 1, 0] = 255
+    frames[:, 1, 1] = 255 * rng.integers(0, 2, n)
+    frames[:, 1, 2] = rng.integers(0, 256, n)
+    frames[0] = 0
+    seen = norm.gather_frames(jnp.asarray(frames.reshape(-1, 8, 2, 3)), jnp.ones((n // 8, 8), bool))
+    values = frames.astype(np.float64)
+    np.testing.assert_allclose(seen.mean, values.mean(axis=0), rtol=2e-7)
+    np.testing.assert_allclose(seen.m2, ((values - values.mean(axis=0)) ** 2).sum(axis=0), rtol=2e-7)
+    assert {x.dtype for x in seen} == {np.dtype(np.float32)}
 
 
 def test_frames_stay_bytes():

@@ -31,7 +31,7 @@ def test_seeds_of_a_setting_are_one_group_and_settings_are_told_apart(make_run):
 
 
 def test_where_a_run_was_computed_does_not_make_it_another_setting(make_run):
-    assert len(groups_of(make_run(seed=0), make_run(seed=1, engine="debug", devices=2))) == 1
+    assert len(groups_of(make_run(seed=0), make_run(seed=1, engine="debug", devices=2, processes=2))) == 1
 
 
 def test_labels_name_all_that_differs_and_only_that(make_run):
@@ -101,6 +101,13 @@ def test_the_figure_of_one_run_has_its_curve_evaluation_and_threshold(make_run):
     assert axes.get_xlabel() == "communication rounds"
     assert axes.get_ylabel() == "return of an episode"
     assert axes.get_title(loc="left") == "CartPole-v1 · mfpo · 10 agents"
+
+
+def test_a_small_evaluation_is_labelled_with_digits_that_tell(make_run):
+    run = make_run(rounds=3)
+    (run / "summary.json").write_text(json.dumps({"evaluation": {"mean": 0.034, "std": 0.1812, "episodes": 50}}))
+    _, mark = labelled(figure([run]).axes[0])
+    assert mark.get_label() == "evaluation 0.034 ± 0.181 (50 episodes)"
 
 
 def judged(run, every):

@@ -59,6 +59,21 @@ def test_a_median_beyond_all_rounds_is_none(make_run):
     assert "not reached" in table_text("agents", [row]) and "≥ " in table_text("agents", [row])
 
 
+def test_small_scores_can_be_told_apart_and_costs_stay_as_they_are(make_run):
+    def score(mean):
+        path = make_run()
+        (path / "summary.json").write_text(json.dumps({"evaluation": {"mean": mean}}))
+        return path
+
+    text = table_text("agents", rows({1: [score(0.72)], 2: [score(0.74)], 4: [score(-145.82)]}))
+    assert [line.split("|")[3].strip() for line in text.splitlines()[2:]] == [
+        "0.720 (0.720 .. 0.720)",
+        "0.740 (0.740 .. 0.740)",
+        "-145.8 (-145.8 .. -145.8)",
+    ]
+    assert "| 9.0 (9.0 .. 9.0) |" in text and "| 1,800 (1,800 .. 1,800) " in text
+
+
 def test_a_run_that_ended_early_is_charged_for_all_its_rounds(make_run):
     path = make_run(speed=60.0, finished=False)
     lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)

@@ -14,9 +14,9 @@ from mfpo.envs import mujoco
 from mfpo.errors import ConfigError, MfpoError, MissingExtra, StepFailed
 from mfpo.reporting.video import Film, film_episode, save_film, world_of
 from mfpo.runs import directory
+from mfpo.runs.building import make_env
 from mfpo.runs.policy import Origin, Policy, save_policy
 from mfpo.runs.settings import resolve
-from mfpo.runs.training import make_env
 
 
 class Balance:
@@ -277,7 +277,7 @@ def test_play_shows_an_agents_world_and_keeps_to_the_horizon(tmp_path, capsys, m
 
     run = untrained(tmp_path, "Grey-v0", horizon=4, world="brightness=90,10")
     assert main(["play", run, *more]) == 0
-    assert capsys.readouterr().out.startswith("return 6.0 in 4 steps:")
+    assert capsys.readouterr().out.startswith("return 6.00 in 4 steps:")
     with Image.open(tmp_path / "episode.gif") as picture:
         assert np.array(picture.convert("RGB")).max() == brightness
 

@@ -81,6 +81,7 @@ def make_engine(
                 "direction_norm": np.full((STEPS, agents), 2.0 * number),
                 "weight_max": np.full((STEPS, agents), np.inf),
             },
+            worked=agents,
             answered=agents,
             merge={"drift": 0.5, "direction_norm": 7.0},
         )

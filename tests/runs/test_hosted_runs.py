@@ -178,7 +178,7 @@ def test_the_servers_own_world_is_looked_at_before_a_run_directory_is_made(
 
 
 def test_the_example_of_the_documentation_learns_in_different_worlds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(Path(__file__).parents[2] / "examples", tmp_path / "examples")
@@ -190,6 +190,12 @@ def test_the_example_of_the_documentation_learns_in_different_worlds(
     assert rows[-1]["return_mean"] > rows[0]["return_mean"] + 40
     assert len(outcome["agents"]) == 3 and len(set(outcome["agents"])) == 3
     assert outcome["mean"] == pytest.approx(np.mean(outcome["agents"]))
+    capsys.readouterr()
+    assert main(["evaluate", "run"]) == 0
+    first, *each = capsys.readouterr().out.splitlines()
+    assert "over 30 episodes" in first and [line.split()[:2] for line in each] == [["agent", str(i)] for i in range(3)]
+    assert [line.split()[-1] for line in each] == ["insulation=0.5", "insulation=1.25", "insulation=2.0"]
+    assert [float(line.split()[2].replace("−", "-")) for line in each] == pytest.approx(outcome["agents"], abs=0.06)
 
 
 @pytest.mark.parametrize(("env_steps", "faults"), [(0, Faults()), (200, Faults(1, "stale", dropout=0.4))])

@@ -1,15 +1,18 @@
 import json
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+import mfpo
 from mfpo import algorithms
 from mfpo.config import build
+from mfpo.envs import gymnasium_env
 from mfpo.errors import MfpoError, RunError
 from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
 from mfpo.types import Box, Discrete, EnvSpec
@@ -158,10 +161,47 @@ def test_damaged_and_foreign_files_are_refused(policy: Policy, saved: Path) -> N
 
 
 def test_a_directory_without_a_policy(fake: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is not a run directory"):
-        load_policy(tmp_path)
-    with pytest.raises(RunError, match="There is no file"):
-        load_policy(tmp_path / "nothing.safetensors")
+    for place in (tmp_path, tmp_path / "nothing.safetensors"):
+        with pytest.raises(RunError, match=r"There is no file .*\.safetensors; a policy is two files"):
+            load_policy(place)
     (tmp_path / "config.toml").write_text('format = 1\n[run]\nenv = "CartPole-v1"\nalgorithm = "fake"\n[fake]\n')
-    with pytest.raises(RunError, match="has no policy yet; finish it with: mfpo resume"):
+    with pytest.raises(RunError, match=r"There is no file .*policy\.safetensors; it is written again by: mfpo resume"):
         load_policy(tmp_path)
+    with pytest.raises(RunError, match="Cannot read the policy .*: file name too long"):
+        mfpo.load_policy(tmp_path / ("x" * 300))
+
+
+SPACES: list[tuple[Any, Any]] = [
+    (spaces.Dict({"b": spaces.Discrete(3), "a": spaces.Box(-1.0, 1.0, (2,))}), spaces.Discrete(3, start=5)),
+    (spaces.Box(0, 255, (2, 2, 3), np.uint8), spaces.MultiDiscrete([[3, 2], [2, 2]])),
+    (spaces.Discrete(4, start=-1), spaces.Box(-2.0, 1.0, (1, 2))),
+    (spaces.Box(-1.0, 1.0, (4,)), spaces.MultiBinary((2, 1))),
+]
+
+
+@pytest.mark.parametrize(("seen", "done"), SPACES, ids=lambda space: type(space).__name__)
+def test_a_policy_acts_on_the_environment_it_was_trained_in(seen: Any, done: Any) -> None:
+    """As training translates for it: observations flat, bytes over 255, actions counted from zero."""
+    env: Any = SimpleNamespace(observation_space=seen, action_space=done)
+    copy = gymnasium_env.understand("Nowhere-v0", env, 10)
+    algorithm = algorithms.make("mfpo", algorithms.config_class("mfpo")(), copy.spec, 1)
+    params = algorithm.actor(algorithm.init(jax.random.key(0)))
+    policy = Policy(Origin("mfpo", algorithms.config_class("mfpo")(), copy.spec, 1), algorithm, params)
+    act = policy.on(env)
+    for i in range(20):
+        observation = seen.sample()
+        action = act(observation, key=i)
+        assert action in done
+        assert np.array_equal(action, copy.decode(policy.act(copy.encode(observation), key=i)))
+    assert act(observation, greedy=True) in done
+    other: Any = SimpleNamespace(observation_space=spaces.Box(-1.0, 1.0, (9,)), action_space=done)
+    with pytest.raises(RunError, match="has observations of shape"):
+        policy.on(other)
+
+
+def test_what_is_no_observation_is_told(policy: Policy) -> None:
+    for odd in ([[0.0], [0.0, 1.0]], {"a": 1}, None, "four"):
+        with pytest.raises(MfpoError, match=r"takes observations of shape \(4,\).*use policy.on\(env\)"):
+            policy.act(odd)
+    with pytest.raises(MfpoError, match="an observation that is not finite"):
+        policy.act([0.0, np.nan, 0.0, 0.0])

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from mfpo.runs.judging import evaluate_run
 from mfpo.runs.policy import load_policy
 from mfpo.runs.settings import resolve_options
-from mfpo.runs.training import evaluate_run, resume, train
+from mfpo.runs.training import resume, train
 
 SMALL: dict[str, Any] = {
     "env": "CartPole-v1", "agents": 2, "rounds": 2, "local_steps": 2, "trajectories": 2, "evaluation_episodes": 3,

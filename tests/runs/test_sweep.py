@@ -1,5 +1,6 @@
 """A sweep runs what is missing, side by side where it can, and a run of it is like any other."""
 
+import dataclasses
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 
 from mfpo import federation
 from mfpo.errors import ConfigError, Diverged, RunError
+from mfpo.reporting.curves import SAME_EXPERIMENT
 from mfpo.runs import directory, entries, metrics, sweep, training
 from mfpo.runs.entries import Entry
 
@@ -130,6 +132,22 @@ def test_it_can_be_extended_but_not_mixed(fake: ModuleType, tmp_path: Path) -> N
         planned(tmp_path)
 
 
+def test_what_is_not_swept_does_not_make_another_experiment_either() -> None:
+    assert set(sweep.IDLE) == set(SAME_EXPERIMENT) - {"engine", "preset"}  # which are no numbers
+
+
+@pytest.mark.parametrize("name", ["devices", "processes"])
+def test_what_does_not_change_a_result_may_change(fake: ModuleType, tmp_path: Path, name: str) -> None:
+    first = planned(tmp_path, seeds=1).entries[0]
+    directory.create(first.path, dataclasses.replace(first.settings, **{name: 2}), first.config)
+    assert planned(tmp_path, seeds=1).entries[0] == first
+
+
+def test_a_place_that_cannot_be_looked_at_is_told(fake: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="Cannot create the run directory"):
+        sweep.run(planned(tmp_path / ("x" * 300), seeds=1), Listener().watch())
+
+
 def test_an_option_of_the_algorithm(fake: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = sweep.plan("stepsize", (0.5, 0.25), 1, None, SHARED | {"agents": 2}, {"cap": 3.0})
@@ -146,6 +164,8 @@ def test_an_option_of_the_algorithm(fake: ModuleType, tmp_path: Path, monkeypatc
         ("agents", (1, 2, 1), 1, "--agents names 1 twice"),
         ("agents", (0, 1), 1, "--agents is 0, but it must be at least 1"),
         ("devices", (1, 2), 1, "--devices does not change what is learned"),
+        ("processes", (1, 2), 1, "--processes does not change what is learned"),
+        ("reference_every", (1, 2), 1, "--reference-every does not change what is learned"),
     ],
 )
 def test_plans_that_make_no_sense(

@@ -2,6 +2,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from types import ModuleType
@@ -11,11 +12,13 @@ import jax
 import numpy as np
 import pytest
 
+import mfpo
 from mfpo import envs, federation
 from mfpo.errors import ConfigError, Diverged, RunError, UnknownName
 from mfpo.runs import checkpoint, directory, files, metrics
+from mfpo.runs.judging import evaluate_run, latest_policy
 from mfpo.runs.settings import Settings
-from mfpo.runs.training import Run, evaluate_run, open_run, resume, train
+from mfpo.runs.training import Run, open_run, resume, train
 from mfpo.types import Discrete
 
 Job = tuple[Settings, Any]
@@ -414,11 +417,71 @@ def test_two_processes_do_not_share_a_run(job: Job, whole: Run) -> None:
 def test_evaluating_again(whole: Run) -> None:
     before = sorted(whole.path.rglob("*"))
     again = evaluate_run(whole.path)
-    assert again == {**whole.summary["evaluation"], "seed": 2, "greedy": False}
+    assert again == {**whole.summary["evaluation"], "seed": 2, "greedy": False, "rounds": 5}
     assert evaluate_run(whole.path, episodes=2, seed=5, greedy=True)["returns"] == [1020.0, 1021.0]
     assert sorted(whole.path.rglob("*")) == before
     with pytest.raises(ConfigError, match="--evaluation-episodes"):
         evaluate_run(whole.path, episodes=0)
+
+
+def test_a_run_in_the_middle_is_judged_by_its_newest_checkpoint(job: Job, tmp_path: Path) -> None:
+    """Also if it was finished, and is trained further."""
+    half = train(dataclasses.replace(job[0], rounds=3), job[1], tmp_path / "half", notice=quiet)
+    interrupted(job, tmp_path / "stopped", 3)
+    assert not (tmp_path / "stopped" / "policy.safetensors").exists()
+    policy, rounds = latest_policy(tmp_path / "stopped")
+    assert rounds == 3
+    for x, y in zip(jax.tree.leaves(policy.params), jax.tree.leaves(half.policy.params), strict=True):
+        np.testing.assert_array_equal(x, y)
+    judged = {**half.summary["evaluation"], "seed": 2, "greedy": False, "rounds": 3}
+    assert evaluate_run(tmp_path / "stopped") == evaluate_run(half.path) == judged
+    np.testing.assert_array_equal(mfpo.load_policy(tmp_path / "stopped").params["b"], half.policy.params["b"])
+
+    def stop(row: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resume(half.path, rounds=5, callback=stop, notice=quiet)
+    assert latest_policy(half.path)[1] == 4
+    shutil.rmtree(tmp_path / "stopped" / "checkpoints")
+    with pytest.raises(RunError, match="has no policy yet: no round is over. Train it with: mfpo resume"):
+        latest_policy(tmp_path / "stopped")
+
+
+def test_damaged_checkpoints_are_told_where_a_policy_is_asked_for(job: Job, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    interrupted(job, run, 2)
+    newest, oldest = (checkpoint.path_of(run / "checkpoints", round_) for round_ in (2, 1))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert latest_policy(run)[1] == 1
+    oldest.write_bytes(b"")
+    for ask in (latest_policy, evaluate_run, mfpo.load_policy, mfpo.evaluate):
+        with pytest.raises(RunError) as caught:
+            ask(run)
+        cut = "is cut off or was not written by mfpo"
+        assert str(caught.value) == (
+            f"The run {run} has no policy, for no checkpoint is sound. The checkpoint {newest} {cut}. The checkpoint "
+            f"{oldest} {cut}. Train it with: mfpo resume {run}"
+        )
+
+
+def test_a_policy_that_is_all_there_is_was_written_after_the_last_round(job: Job, whole: Run) -> None:
+    expected = evaluate_run(whole.path)
+    shutil.rmtree(whole.path / "checkpoints")
+    (whole.path / "summary.json").unlink()
+    assert evaluate_run(whole.path) == expected and expected["rounds"] == job[0].rounds
+
+
+def test_lost_checkpoints_are_told(job: Job, tmp_path: Path) -> None:
+    interrupted(job, tmp_path / "run", 3)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    said: list[str] = []
+    resume(tmp_path / "run", notice=said.append)
+    assert said == [f"The checkpoints of {tmp_path / 'run'} are gone; starting again from round 1."]
+
+
+def test_a_run_at_a_prompt_is_one_line(whole: Run) -> None:
+    assert repr(whole) == f"<Run {whole.path}: CartPole-v1, fake, score 18.5>"
 
 
 def test_a_policy_is_not_judged_in_an_environment_that_became_another(
@@ -430,7 +493,7 @@ def test_a_policy_is_not_judged_in_an_environment_that_became_another(
         ({"action": Discrete(3)}, r"has the actions Discrete\(n=3\), but the policy was learnt for Discrete\(n=2\)"),
     ):
         changed = env._replace(spec=env.spec._replace(**change))
-        monkeypatch.setattr("mfpo.runs.training.make_env", lambda settings, changed=changed: changed)
+        monkeypatch.setattr("mfpo.runs.judging.make_env", lambda settings, changed=changed: changed)
         with pytest.raises(RunError, match=sentence):
             evaluate_run(whole.path)
 

@@ -18,6 +18,7 @@ these (Seyde et al. 2023): a discrete action has one index, a real vector one pe
 
 What is done otherwise than in the paper named, or left open where Fed-DQN is only named:
 - An agent samples D whole episodes (or segments), then makes `updates_per_step` updates for every step it took.
+- With `lookahead` n > 1, y has n rewards, whatever policy took these steps.
 - The target follows smoothly instead of being copied once in a while. It stays private, see `replay.receive`.
 - ε falls with the steps of an agent, on average over the agents; each index of an action is random by itself.
 - Frames go through the network of `images`; rewards are used as they are.

@@ -53,7 +53,7 @@ class Config(BatchConfig):
     epochs: int = option(10, "passes over a batch", symbol="E", least=1)
     minibatch: int = option(256, "environment steps per Adam step of the policy", symbol="M", least=1)
     entropy: float = option(0.0, "weight of the policy's entropy in the objective, per step", symbol="c", least=0)
-    stepsize: float = option(3e-4, "Adam stepsize of the policy", symbol="α", above=0)
+    stepsize: float = option(3e-4, "Adam stepsize of the policy", symbol="α", above=0, most=1e6)
     stepsize_decay: float = option(0.99, "factor on the stepsize at every local step", above=0)
     normalise_advantages: bool = option(True, "standardise advantages over a batch")
 
@@ -198,8 +198,7 @@ def advantages(
     """GAE with the value function as it is; then the value function is trained."""
     c = parts.config
     obs, last_obs = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
-    training = (c.value_updates, c.value_samples, c.value_stepsize)
-    options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
+    options = value_function.options_of(c)
     return value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
 
 

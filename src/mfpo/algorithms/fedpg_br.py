@@ -189,8 +189,7 @@ def learn(parts: Parts, agent: Agent, batch: Trajectories, key: Key) -> tuple[Ag
     critic, metrics = agent.critic, {}
     if critic:
         seen, last_seen = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
-        training = (c.value_updates, c.value_samples, c.value_stepsize)
-        options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
+        options = value_function.options_of(c)
         critic, (a, target, loss) = value_function.advantages(critic, seen, last_seen, batch, key, options)
         cost, metrics = error(parts, critic.critic, target), {"value_loss": loss}
     else:

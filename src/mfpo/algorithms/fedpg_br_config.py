@@ -31,7 +31,7 @@ class Config:
     weights: str = option("action", "product of probability ratios per ...", symbol="ω", choices=estimators.WEIGHTS)
     weight_cap: float = option(2.0, "upper bound of an importance weight; inf is the paper's", above=0)
 
-    stepsize: float = option(3e-3, "Adam stepsize", symbol="η", above=0)
+    stepsize: float = option(3e-3, "Adam stepsize", symbol="η", above=0, most=1e6)
     stepsize_decay: float = option(1.0, "factor on the stepsize at every step", above=0)
     adam_beta1: float = option(0.9, "decay of Adam's first moment", symbol="β₁", least=0, most=0.999999)
     adam_beta2: float = option(0.999, "decay of Adam's second moment", symbol="β₂", least=0, most=0.999999)

@@ -240,8 +240,7 @@ def advantages(
     metrics: Metrics = {}
     if agent.critic:
         obs, last_obs = acting.features(parts.policy, agent.theta, agent.obs, obs, batch)
-        training = (c.value_updates, c.value_samples, c.value_stepsize)
-        options = value_function.Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
+        options = value_function.options_of(c)
         critic, (a, target, loss) = value_function.advantages(agent.critic, obs, last_obs, batch, key, options)
         agent, metrics = agent._replace(critic=critic), {"value_loss": loss}
     else:

@@ -28,7 +28,7 @@ class Config(BatchConfig):
     server_adjustment: bool = option(True, "average directions too and take the K-th step on the server")
 
     step: str = option("natural", "the move along the direction; plain is the paper's", choices=steps.STEPS)
-    stepsize: float = option(0.1, "length of a step, in the units of --step", symbol="α", above=0)
+    stepsize: float = option(0.1, "length of a step, in the units of --step", symbol="α", above=0, most=1e6)
     step_memory: float = option(
         0.99, "per step; a step is short if u is, against the largest recent u", least=0, most=1
     )
@@ -80,5 +80,9 @@ class Config(BatchConfig):
             raise ConfigError(f"--estimator reinforce has no value baseline; {instead}.")
         if self.env_steps and (self.baseline != "value" or self.weights not in estimators.OF_ONE_STEP):
             raise ConfigError(estimators.SEGMENTS_NEED)
+        if self.env_steps and self.discount_states:
+            raise ConfigError(
+                "--discount-states counts the steps of an episode, which --env-steps cuts; leave out one."
+            )
         if (self.momentum_rule == "theorem") != (self.stepsize_rule == "theorem"):
             raise ConfigError("--momentum-rule theorem and --stepsize-rule theorem belong together; set both or none.")

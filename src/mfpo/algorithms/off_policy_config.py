@@ -20,7 +20,7 @@ class OffPolicyConfig(BatchConfig):
     lookahead: int = option(1, "rewards summed before the estimate of what follows", symbol="n", least=1, most=100)
     updates_per_step: float = option(0.5, "updates for every environment step", above=0)
     samples: int = option(64, "steps per update", least=1)
-    stepsize: float = option(1e-3, "Adam stepsize", symbol="α", above=0)
+    stepsize: float = option(1e-3, "Adam stepsize", symbol="α", above=0, most=1e6)
     stepsize_decay: float = option(1.0, "factor on the stepsize at every local step", above=0)
     target_rate: float = option(0.005, "how fast the target follows, per update", symbol="τ", above=0, most=1)
 

@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return done.code if isinstance(done.code, int) else 0
     except MfpoError as error:
         return _complain(str(error))
+    except MemoryError as error:
+        what = f": {error}" if str(error) else ""  # Python itself gives no reason
+        return _complain(f"There is not enough memory{what}. Smaller networks, batches or replays need less.")
     except KeyboardInterrupt:
         _complain("interrupted.")
         return 130

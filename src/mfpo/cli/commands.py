@@ -3,17 +3,20 @@
 import argparse
 import functools
 import json
+import os
 import shlex
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfpo.cli import machine
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import Progress, make_progress
-from mfpo.cli.text import bytes_text, score_text, seconds_text, sparkline
+from mfpo.cli.text import seconds_text, sparkline
 from mfpo.errors import ConfigError, MfpoError, MissingExtra
+from mfpo.reporting.numbers import bytes_text, return_text, score_text
+from mfpo.runs import machine
 from mfpo.runs.files import program, resume_command
 
 if TYPE_CHECKING:
@@ -96,7 +99,8 @@ def _watch(
         tensorboard.require()  # if it is missing, say so before training
     machine.prepare(settings.env)
     agents = "1 agent" if settings.agents == 1 else f"{settings.agents} agents"
-    title += f"{settings.env}, {settings.algorithm}, {agents}, seed {settings.seed}"
+    liars = f" ({settings.byzantine} of them with {settings.attack})" if settings.byzantine else ""
+    title += f"{settings.env}, {settings.algorithm}, {agents}{liars}, seed {settings.seed}"
     watch = _Watch(make_progress(settings.rounds, args.quiet), title, args.tensorboard)
     try:
         with interrupts() as signals:
@@ -200,48 +204,71 @@ def _tell_score(args: argparse.Namespace, run: "Run", watch: _Watch) -> int:
 def evaluate(args: argparse.Namespace) -> int:
     """`mfpo evaluate RUN`."""
     from mfpo.runs.directory import read_config
-    from mfpo.runs.training import evaluate_run
+    from mfpo.runs.judging import evaluate_run
 
     if args.episodes is not None and args.episodes < 1:
         raise ConfigError(f"--episodes is {args.episodes}, but it must be at least 1.")
-    machine.prepare(read_config(Path(args.run))[0].env)
+    settings, _ = read_config(Path(args.run))
+    machine.prepare(settings.env)
     result = evaluate_run(args.run, args.episodes, args.seed, args.greedy)
     if args.json:
         print(json.dumps(result))
-    else:
-        manner = "greedy" if result["greedy"] else "stochastic"
-        score = score_text(result["mean"], result["std"])
-        print(f"{score} over {result['episodes']} episodes ({manner}, seed {result['seed']})")
+        return 0
+    manner = "greedy" if result["greedy"] else "stochastic"
+    score = score_text(result["mean"], result["std"])
+    when = f", after round {result['rounds']} of {settings.rounds}" if result["rounds"] < settings.rounds else ""
+    print(f"{score} over {result['episodes']} episodes ({manner}, seed {result['seed']}{when})")
+    for line in _by_world(result, settings):
+        print(line)
     return 0
+
+
+def _by_world(result: dict[str, Any], settings: "Settings") -> list[str]:
+    """A line for every agent's world, if they differ."""
+    from mfpo.envs import worlds
+
+    means, each = result.get("agents", []), worlds.parse(settings.world, settings.agents)
+    if len(set(each)) < 2:
+        return []
+    lines, per_agent = [], len(result["returns"]) // len(means)
+    for i, (mean, world) in enumerate(zip(means, each, strict=True)):
+        known = [x for x in result["returns"][i * per_agent : (i + 1) * per_agent] if x is not None]
+        score = score_text(mean, statistics.pstdev(known) if known else None)
+        lines.append(f"  agent {i:<4} {score:>16}  {' '.join(f'{name}={value}' for name, value in world)}")
+    return lines
 
 
 def plot(args: argparse.Namespace) -> int:
     """`mfpo plot RUN...`."""
     from mfpo.reporting.curves import save_figure
     from mfpo.reporting.diagnostics import save_diagnostics
+    from mfpo.reporting.folders import runs_among
 
-    single = len(args.runs) == 1
+    runs, left_out = runs_among(args.runs)
+    if left_out:
+        print(f"mfpo: left out, as it is not one run: {', '.join(left_out)}", file=sys.stderr)
+    single = len(runs) == 1
     name = "diagnostics.png" if args.diagnostics else "curve.png" if single else "curves.png"
     draw = save_diagnostics if args.diagnostics else save_figure
-    out = args.out or (Path(args.runs[0]) / name if single else name)
-    print(draw(args.runs, out, x=args.x, threshold=args.threshold, title=args.title))
+    out = args.out or (Path(runs[0]) / name if single else name)
+    print(draw(runs, out, x=args.x, threshold=args.threshold, title=args.title))
     return 0
 
 
 def play(args: argparse.Namespace) -> int:
     """`mfpo play RUN`."""
     from mfpo.reporting.video import check_format, film_episode, save_film, world_of
-    from mfpo.runs.policy import load_policy
+    from mfpo.runs.api import load_policy
 
     if not 0 <= args.seed < 2**32:
         raise ConfigError(f"--seed is {args.seed}, but it must be between 0 and {2**32 - 1}.")
     place = Path(args.run)
-    out = check_format(args.out or (place if place.is_dir() else place.parent) / "episode.gif")
+    out = check_format(args.out or (place if os.path.isdir(place) else place.parent) / "episode.gif")
     policy = load_policy(place, seed=args.seed)
     world = world_of(place, args.agent)
     film = film_episode(policy, policy.spec.id, args.seed, args.greedy, policy.spec.horizon, world, args.agent)
     save_film(film, out)
-    print(f"return {film.episode_return:.1f} in {len(film.frames) - 1} steps: {out}")
+    print(f"return {return_text(film.episode_return)} in {len(film.frames) - 1} steps: {out}")
     return 0
 
 
@@ -251,7 +278,7 @@ def list_names(args: argparse.Namespace) -> int:
     from mfpo.algorithms import list_algorithms
     from mfpo.envs import list_environments
     from mfpo.federation import ENGINES
-    from mfpo.runs.settings import list_presets
+    from mfpo.runs.settings import is_tuned, list_presets
 
     algorithms = {name: _headline(registry.get("mfpo.algorithms", name)) for name in list_algorithms()}
     engines = {name: _headline(registry.get("mfpo.federation", name)) for name in ENGINES}
@@ -260,17 +287,24 @@ def list_names(args: argparse.Namespace) -> int:
         names = {"environments": list(presets), "algorithms": algorithms, "presets": presets, "engines": engines}
         print(json.dumps(names))
         return 0
-    environments = {
-        env: "presets " + "; ".join(f"of {name}: {', '.join(these)}" for name, these in of.items())
-        for env, of in presets.items()
-    }
-    environments["…"] = "any other Gymnasium id, or package.module:EnvId"
+    tuned = {env: [name for name in of if is_tuned(env, name)] for env, of in presets.items()}
+    environments = {env: _presets_in_words(of, tuned[env]) for env, of in presets.items()}
+    environments["…"] = "any other game of ALE (tuned on Pong), any Gymnasium id, or package.module:EnvId"
     for title, entries in (("environments", environments), ("algorithms", algorithms), ("engines", engines)):
         print(title)
         width = max(map(len, entries))
         for name, line in entries.items():
             print(f"  {name:<{width}}  {line}")
     return 0
+
+
+def _presets_in_words(presets: dict[str, list[str]], tuned: list[str]) -> str:
+    """For which algorithms there are settings, and which presets there are besides."""
+    whose = "every algorithm" if len(tuned) == len(presets) else ", ".join(tuned)
+    others = sorted({preset for names in presets.values() for preset in names} - {"default"})
+    of = {preset: ", ".join(name for name, names in presets.items() if preset in names) for preset in others}
+    also = "".join(f"; --preset {preset}: {names}" for preset, names in of.items())
+    return (f"tuned for {whose}" if tuned else "not tuned") + also
 
 
 def _headline(module: object) -> str:

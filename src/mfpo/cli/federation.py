@@ -1,17 +1,16 @@
 """Commands of a federation over the network. Flower is imported inside: only these commands need it."""
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mfpo.cli import machine
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import make_progress
-from mfpo.cli.text import score_text
-from mfpo.errors import MissingExtra, RunError
+from mfpo.errors import MfpoError, MissingExtra, RunError
+from mfpo.reporting.numbers import return_text, score_text
+from mfpo.runs import machine
 
 
 def _require_flower() -> None:
@@ -114,7 +113,7 @@ def _follow(folder: str, run: Path) -> int:
     progress.close()
     outcome = summary.read(run)
     if outcome is None:
-        print(f"mfpo: {control.status_line(run)}", file=sys.stderr)
+        print(f"mfpo: {_status_line(run)}", file=sys.stderr)
         return 2
     evaluation = outcome["evaluation"]
     print(f"{run}: {score_text(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} fresh episodes")
@@ -133,23 +132,37 @@ def _log_lines(run: Path) -> list[str]:
 def status(args: argparse.Namespace) -> int:
     """`mfpo federation status DIR`."""
     _require_flower()
-    from mfpo.errors import MfpoError
     from mfpo.federation.flower import control, layout
 
     federation = layout.read(Path(args.folder))
+    failure: MfpoError | None = None
     try:
-        listed = {str(node["node-id"]): node for node in control.flwr(federation, "supernode", "list", "mfpo")["nodes"]}
-        if federation.insecure:  # without keys, only a run's log tells which is which
-            print(f"{sum(node.get('status') == 'online' for node in listed.values())} agents: online")
-        else:
-            nodes = json.loads((federation.folder / "server" / control.NODES).read_text())
-            for node, number in sorted(nodes.items(), key=lambda item: int(item[1])):
-                print(f"agent {number}: {listed.get(node, {}).get('status', 'unknown to the server')}")
-    except (MfpoError, OSError):
-        print(f"the server does not answer at {federation.address}; start it with: mfpo server {args.folder}")
+        for line in control.agent_lines(federation):
+            print(line)
+    except MfpoError as error:  # files tell of the runs, whether the server answers or not
+        failure = error
     for run in control.runs_of(federation):
-        print(control.status_line(run))
+        try:
+            print(_status_line(run))
+        except RunError as error:  # a broken one does not hide the others
+            print(f"{run.name}: {error}")
+    if failure is not None:
+        raise failure
     return 0
+
+
+def _status_line(run: Path) -> str:
+    """How far a run is."""
+    from mfpo.federation.flower import control, server_app
+    from mfpo.runs import directory, metrics
+
+    settings, _ = directory.read_config(run)
+    rows = metrics.read(run / directory.METRICS)
+    line = f"{run.name}: {control.state_of(run)}, round {len(rows)} of {settings.rounds}"
+    if rows:
+        line += f", return {return_text(rows[-1]['return_mean'])}, {rows[-1]['answered']} agents answered"
+    order = server_app.read_order(run)
+    return f"{line}; {order['reason']}" if "reason" in order else line
 
 
 def stop(args: argparse.Namespace) -> int:
@@ -162,9 +175,12 @@ def stop(args: argparse.Namespace) -> int:
     if args.run and not chosen:
         raise RunError(f"There is no run {args.run!r} of {args.folder}; `mfpo federation status` shows them.")
     for run in chosen:
-        if control.state_of(run) in ("running", "waiting"):
+        state = control.state_of(run)
+        if state in ("running", "waiting"):
             control.halt(federation, run)
             print(f"stopped {run.name}; go on with: mfpo federation submit {args.folder} --run {run.name}")
+        elif args.run:
+            print(f"{run.name}: {state}; there is nothing to stop.")
     return 0
 
 

@@ -67,7 +67,7 @@ def reader(kind: Any) -> Callable[[str], Any]:
     """Text -> value of type `kind`. Ranges and choices are checked by the dataclass itself."""
     if typing.get_origin(kind) is tuple:
         item = reader(typing.get_args(kind)[0])
-        return lambda text: tuple(item(part) for part in text.split(",") if part.strip())
+        return lambda text: tuple(map(item, text.split(","))) if text.strip() else ()
     name = {int: "a whole number", float: "a number"}.get(kind, "a value")
 
     def read(text: str) -> Any:

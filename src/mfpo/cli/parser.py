@@ -119,9 +119,10 @@ def _preset_defaults(argv: list[str], algorithm: str, preset: str) -> tuple[dict
     """What the flags default to once the environment is known, and a sentence that says so."""
     from mfpo.config import as_dict
     from mfpo.envs import list_environments
-    from mfpo.runs.settings import resolve
+    from mfpo.runs.settings import is_tuned, resolve
 
-    env = next((text for text in argv if text in list_environments()), None)
+    known = list_environments()
+    env = next((text for text in argv if text in known or is_tuned(text, algorithm)), None)
     if env is None:
         return {}, {}, "The preset of an environment may change a default: `mfpo train ENV --help` shows the result."
     settings, config = resolve({"env": env, "algorithm": algorithm, "preset": preset}, {})

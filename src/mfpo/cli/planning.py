@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mfpo.cli.flags import add_fields
-from mfpo.cli.text import bytes_text
 from mfpo.config import build, field_types
 from mfpo.learning.planner import Assumptions, Pilot, Plan, make_plans
+from mfpo.reporting.numbers import bytes_text
 
 WHAT_IT_IS = (
     "It holds for the theorem's own schedules and the constants assumed below, which are no measurements: a plan shows "
@@ -50,7 +50,7 @@ def plan(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(assumed, plans, figure) | {"pilot": estimates}))
         return 0
     if estimates:
-        print(_pilot_text(pilot, estimates))
+        print(_pilot_text(pilot, estimates, "gap" in values))
     print(_heading(assumed))
     print(table(plans))
     if len(plans) > 1 and all(plan.local_steps == plan.trajectories == 1 for plan in plans):
@@ -62,7 +62,7 @@ def plan(args: argparse.Namespace) -> int:
 
 def _measured(pilot: Pilot, assumed: Assumptions, given: dict[str, Any]) -> tuple[Assumptions, dict[str, Any]]:
     """The assumptions with estimates in place of defaults, and the estimates."""
-    from mfpo.cli import machine
+    from mfpo.runs import machine
 
     machine.prepare()
     from mfpo.runs.pilot import estimate
@@ -72,11 +72,12 @@ def _measured(pilot: Pilot, assumed: Assumptions, given: dict[str, Any]) -> tupl
     return build(Assumptions, known | given, "the plan"), estimates
 
 
-def _pilot_text(pilot: Pilot, found: dict[str, Any]) -> str:
+def _pilot_text(pilot: Pilot, found: dict[str, Any], gap_given: bool) -> str:
+    of_gap = "" if gap_given else "; the gap is not measured: give --gap"
     return (
         f"{pilot.pilot}, {found['pilot_trajectories']:,} trajectories: σ_g = {found['sigma']:.4g}, L̃ = "
         f"{found['smoothness']:.4g}, σ_w = {found['sigma_w']:.2g} (steps of {found['step']:.2g}), H = "
-        f"{found['horizon']:,}, d = {found['parameters']:,}; the gap is not measured: give --gap"
+        f"{found['horizon']:,}, d = {found['parameters']:,}{of_gap}"
     )
 
 
@@ -90,13 +91,16 @@ def _heading(a: Assumptions) -> str:
 
 
 def table(plans: Sequence[Plan]) -> str:
-    """A line per λ."""
+    """A line per plan, with every λ that asks for it: K and D are whole numbers, so several may ask for the same."""
     from mfpo.reporting.tables import markdown
 
     head = ("λ", "K", "D", "D̃", "rounds", "trajectories", "steps, at most", "up", "down", "α", "1-ν")
+    asked: dict[Plan, list[float]] = {}
+    for p in plans:
+        asked.setdefault(p._replace(lam=None), []).extend([] if p.lam is None else [p.lam])
     lines = [
         (
-            "–" if p.lam is None else f"{p.lam:g}",
+            ", ".join(f"{lam:g}" for lam in lambdas) or "–",
             f"{p.local_steps:,}",
             f"{p.trajectories:,}",
             f"{p.initial_trajectories:,}",
@@ -108,7 +112,7 @@ def table(plans: Sequence[Plan]) -> str:
             f"{p.stepsize:.2e}",
             f"{1 - p.momentum:.2e}",
         )
-        for p in plans
+        for p, lambdas in asked.items()
     ]
     return markdown(head, lines)
 

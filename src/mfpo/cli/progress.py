@@ -3,7 +3,8 @@
 import sys
 from typing import Any, Protocol
 
-from mfpo.cli.text import bytes_text, judged_text, score_text, seconds_text
+from mfpo.cli.text import judged_text, seconds_text
+from mfpo.reporting.numbers import bytes_text, score_text
 
 Row = dict[str, Any]
 

@@ -7,14 +7,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfpo.cli import machine
 from mfpo.cli.commands import REPEAT
 from mfpo.cli.flags import Several, reader
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import make_sweep_progress
-from mfpo.cli.text import score_text, seconds_text
+from mfpo.cli.text import seconds_text
 from mfpo.config import flag
 from mfpo.errors import ConfigError, MissingExtra
+from mfpo.reporting.numbers import score_text
+from mfpo.runs import machine
 
 if TYPE_CHECKING:
     from mfpo.reporting.tensorboard import EventFiles

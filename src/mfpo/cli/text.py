@@ -1,22 +1,11 @@
-"""Numbers as people read them."""
+"""What lines on a terminal are made of; numbers that tables and figures show, too, are in `reporting.numbers`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mfpo.reporting.numbers import score_text
+
 BARS = "▁▂▃▄▅▆▇█"
-
-
-def bytes_text(count: float) -> str:
-    """Decimal units, as networks count.
-
-    >>> bytes_text(950), bytes_text(2_140_000)
-    ('950 B', '2.1 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.95 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def seconds_text(seconds: float) -> str:
@@ -29,15 +18,6 @@ def seconds_text(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def score_text(mean: float | None, std: float | None) -> str:
-    """A mean with its spread; None stands for one that is not finite, or of no episode at all.
-
-    >>> score_text(312.44, 80.1), score_text(None, None)
-    ('312.4 ± 80.1', '–')
-    """
-    return "–" if mean is None or std is None else f"{mean:.1f} ± {std:.1f}"
 
 
 def judged_text(row: Mapping[str, Any]) -> str:

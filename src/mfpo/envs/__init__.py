@@ -6,6 +6,7 @@ from typing import Any
 
 from mfpo import registry
 from mfpo.envs import gymnasium_env, worlds
+from mfpo.envs.processes import in_processes
 from mfpo.errors import ConfigError, did_you_mean
 from mfpo.types import Env, PureEnv
 
@@ -13,15 +14,20 @@ __all__ = ["list_environments", "make"]
 
 
 @functools.lru_cache(maxsize=32)  # one value per setting: programs compiled for it are found again
-def make(name: str, horizon: int = 0, world: str = "", agents: int = 1) -> Env:
+def make(name: str, horizon: int = 0, world: str = "", agents: int = 1, processes: int = 0) -> Env:
     """The environment registered under `name` here, or else with Gymnasium (an id, or package.module:EnvId).
 
-    `horizon` cuts episodes (0: the environment's own), `world` says how the agents' worlds differ (see `worlds`).
+    `horizon` cuts episodes (0: the environment's own), `world` says how the agents' worlds differ (see `worlds`). So
+    many `processes` step an environment of Gymnasium at the same time (0: this one does, copy after copy).
     """
     each = worlds.parse(world, agents)
     own = "ALE/Pong-v5" if name.startswith("ALE/") else name  # one file serves all games
     if own not in list_environments():
-        return gymnasium_env.make(name, horizon, dict(each[0]) if each else {})._replace(worlds=each)
+        first = dict(each[0]) if each else {}
+        hosted = gymnasium_env.make(name, horizon, first)._replace(worlds=each)
+        return in_processes(hosted, horizon, first, processes) if processes else hosted
+    if processes:
+        raise ConfigError(f"--processes was given, but {name} uses every core in this one; leave it out.")
     module = registry.get(__name__, own)
     env: Env = module.make(name)
     env = env._replace(spec=env.spec._replace(horizon=horizon or env.spec.horizon))

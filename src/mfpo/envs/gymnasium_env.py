@@ -1,7 +1,7 @@
 """Any environment of Gymnasium, stepped outside the compiled program. The name is an id, or package.module:EnvId.
 
-Observations become flat vectors and actions lose their shape; `_encoder` and `_action` say how. `gymnasium.vector` is
-not used: it steps finished episodes too, and its copies cannot differ in their arguments.
+What becomes of observations and actions is said in `spaces`. `gymnasium.vector` is not used: it steps finished episodes
+too, and its copies cannot differ in their arguments.
 """
 
 import contextlib
@@ -9,25 +9,23 @@ import functools
 import importlib
 import inspect
 import math
-import operator
 import os
 import re
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mfpo import registry
+from mfpo.envs import spaces
 from mfpo.errors import ConfigError, CopyFailed, MissingExtra, StepFailed, UnknownName, did_you_mean
-from mfpo.types import Box, Discrete, EnvSpec, HostedEnv, MultiDiscrete, Outcome, World
+from mfpo.types import EnvSpec, HostedEnv, Outcome, World
 
-OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
-ACTIONS = "Discrete, MultiDiscrete, MultiBinary, and Box of floating-point numbers"
-UNBOUNDED = 1e30  # a larger bound stands for none: some environments write the largest float32 for infinity
 SEEDS = 2**31  # Gymnasium takes larger ones, but many environments hand theirs to a generator that does not
 
 Vector = NDArray[np.float32]
@@ -78,8 +76,10 @@ class _Copies:
         for row, i in enumerate(which.tolist()):
             copy = self._copies[i]
             try:
-                first, _ = copy.env.reset(seed=None if seeds is None else int(seeds[row]) % SEEDS)
-                observation[row] = copy.encode(first)
+                begun = copy.env.reset(seed=None if seeds is None else int(seeds[row]) % SEEDS)
+                if not (isinstance(begun, tuple) and len(begun) == 2 and isinstance(begun[1], dict)):
+                    raise TypeError("it should return a pair: the observation, and a dict of information")
+                observation[row] = copy.encode(begun[0])
             except (Exception, SystemExit) as error:
                 raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
         return _float32(observation)
@@ -136,15 +136,24 @@ def _find(name: str) -> Any:
 
 def _import(name: str, module: str) -> None:
     here = os.getcwd()
+    if module.endswith(".py") or os.sep in module:
+        file = Path(module)
+        known = f"{file.stem}:{name.rpartition(':')[2]}"
+        raise ConfigError(
+            f"For the environment {name!r} give the name of a module, not of a file: {known}, in the directory "
+            f"{file.resolve().parent}."
+        )
     if here not in sys.path:
         sys.path.insert(0, here)  # as `python -m mfpo` does by itself
     importlib.invalidate_caches()  # the file may be younger than the last look at its directory
     try:
         importlib.import_module(module)
     except Exception as error:
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        hint = f" It must be installed, or lie in this directory ({here})." if absent else ""
         raise ConfigError(
             f"For the environment {name!r} the module {module!r} could not be imported: {type(error).__name__}: "
-            f"{error}. It must be installed, or lie in this directory ({here})."
+            f"{error}.{hint}"
         ) from error
 
 
@@ -191,13 +200,19 @@ def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
         how = f" with {_text(world)}" if world else ""
         raise StepFailed(f"The environment {name} cannot be made{how}: {type(error).__name__}: {error}") from error
     try:
-        size, encode = _encoder(name, env.observation_space)
-        if not size:
-            raise _refusal(name, "observations", env.observation_space, f"{OBSERVATIONS}, of one number at least")
-        action, decode = _action(name, env.action_space)
+        return understand(name, env, horizon)
     except ConfigError:
         env.close()
         raise
+
+
+def understand(name: str, env: Any, horizon: int) -> Copy:
+    """An environment that somebody made, and how we talk to it."""
+    size, encode = spaces.encoder(name, env.observation_space)
+    if not size:
+        possible = f"{spaces.OBSERVATIONS}, of one number at least"
+        raise spaces.refusal(name, "observations", env.observation_space, possible)
+    action, decode = spaces.action_of(name, env.action_space)
     return Copy(env, EnvSpec(name, (size,), action, horizon), encode, decode)
 
 
@@ -250,81 +265,6 @@ def _check_same(usual: EnvSpec, this: EnvSpec, world: World) -> None:
                 f"With {_text(world) or 'its own parameters'}, {usual.id} has {what} {found}, and not {expected} as in "
                 "another agent's world; all share a policy, so all worlds, the server's too, must agree in this."
             )
-
-
-def _refusal(name: str, what: str, space: Any, possible: str) -> ConfigError:
-    shown = textwrap.shorten(repr(space), 200, placeholder=" ...")
-    return ConfigError(f"The environment {name} has {what} in {shown}, which is not supported. Possible: {possible}.")
-
-
-def _encoder(name: str, space: Any) -> tuple[int, Callable[[Any], NDArray[Any]]]:
-    """The size of an observation, and how it becomes a vector: choices are one-hot, images are divided by 255."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        shape, size = space.shape, math.prod(space.shape)
-        if space.dtype == np.uint8:
-            return size, lambda value: _numbers(value, shape).ravel() / 255
-        return size, lambda value: _numbers(value, shape).ravel()
-    if isinstance(space, spaces.Discrete):
-        one = np.array([space.n]), np.array([space.start])
-        return int(space.n), lambda value: _one_hot(np.array([operator.index(value)]), *one)
-    if isinstance(space, spaces.MultiDiscrete):
-        many = space.nvec.ravel(), space.start.ravel()
-        return int(space.nvec.sum()), lambda value: _one_hot(_numbers(value, space.shape).ravel(), *many)
-    if not isinstance(space, spaces.Dict | spaces.Tuple) or not space.spaces:
-        raise _refusal(name, "observations", space, OBSERVATIONS)
-    if isinstance(space, spaces.Dict):
-        named = {key: _encoder(name, part) for key, part in space.spaces.items()}
-        sizes = [size for size, _ in named.values()]
-        return sum(sizes), lambda value: np.concatenate([encode(value[key]) for key, (_, encode) in named.items()])
-    parts = [_encoder(name, part) for part in space.spaces]
-    return sum(size for size, _ in parts), lambda value: np.concatenate(
-        [encode(part) for (_, encode), part in zip(parts, value, strict=True)]
-    )
-
-
-def _action(name: str, space: Any) -> tuple[Discrete | MultiDiscrete | Box, Callable[[NDArray[Any]], Any]]:
-    """The actions as we name them, and how one becomes the environment's."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return Discrete(int(space.n)), lambda action: int(action) + start
-    if isinstance(space, spaces.MultiDiscrete):
-        n = tuple(space.nvec.ravel().tolist())
-        return MultiDiscrete(n), lambda action: (action.reshape(space.shape) + space.start).astype(space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        twos = MultiDiscrete((2,) * math.prod(space.shape))
-        return twos, lambda action: action.reshape(space.shape).astype(space.dtype)
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise _refusal(name, "actions", space, ACTIONS)
-
-    def decode(action: NDArray[Any]) -> NDArray[Any]:
-        """Rounding may have carried it over a bound."""
-        shaped = action.reshape(space.shape).astype(space.dtype)
-        return np.asarray(np.minimum(np.maximum(shaped, space.low), space.high))  # faster than np.clip
-
-    low, high = (np.where(np.abs(x) < UNBOUNDED, x, np.copysign(np.inf, x)).ravel() for x in (space.low, space.high))
-    return Box(tuple(low.tolist()), tuple(high.tolist())), decode
-
-
-def _one_hot(value: NDArray[Any], n: NDArray[Any], start: NDArray[Any]) -> Vector:
-    index = value - start
-    if not np.all((index >= 0) & (index < n)):
-        raise ValueError(f"the observation {value.tolist()} is outside its space")
-    vector = np.zeros(n.sum(), np.float32)
-    vector[(np.cumsum(n) - n + index).astype(np.intp)] = 1
-    return vector
-
-
-def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    array = np.asarray(value)
-    if array.shape != shape:
-        raise ValueError(f"an observation has the shape {array.shape}, but its space has {shape}")
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"an observation does not consist of numbers: {textwrap.shorten(repr(value), 100)}")
-    return array
 
 
 def _number(reward: Any) -> NDArray[Any]:

@@ -18,6 +18,7 @@ from mfpo.federation.faults import NONE, Attendance, Faults, as_acted, check, un
 from mfpo.federation.logs import RoundLog, ServiceLog, StepLog, host_log
 from mfpo.federation.round import Engine, Service, State, Work
 from mfpo.federation.sampling import make_sampler, make_server_sampler
+from mfpo.learning import trees
 from mfpo.rollout import Sampler
 from mfpo.types import Algorithm, Array, Env, HostedEnv, Key, Metrics, PureEnv, PyTree, Trajectories
 
@@ -106,7 +107,7 @@ def hosted_round(
     plain = federation_round.make_work(algorithm, faults)
     everyones = (EVERYWHERE,) * 3  # seed, round, step
     agent = jax.eval_shape(lambda: algorithm.join(jax.random.key(0)))
-    in_place = 0 if federation_round.count_bytes(agent) >= LARGE else ()
+    in_place = 0 if trees.count_bytes(agent) >= LARGE else ()
     spent = () if unreliable(faults) else in_place  # not if it may be needed again
     work = Work(
         receive=jax.jit(part(plain.receive, in_specs=(BY_AGENT, EVERYWHERE), out_specs=BY_AGENT), donate_argnums=spent),

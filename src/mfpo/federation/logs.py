@@ -27,28 +27,39 @@ class ServiceLog(NamedTuple):
 
 
 class RoundLog(NamedTuple):
-    """What a round reports, on the host; of the agents, those W that worked."""
+    """What a round reports, on the host; of the agents, those W that worked and tell what they saw."""
 
     returns: np.ndarray  # [steps, W, D] of every episode
     lengths: np.ndarray  # [steps, W, D]
     learn: dict[str, np.ndarray]  # [steps, W]
+    worked: int  # agents
     answered: int  # agents whose upload came in time
     merge: dict[str, float]  # of a server that refines, also what it sampled in this round and the means over its steps
 
 
-def host_log(log: StepLog, service: ServiceLog, attendance: Attendance, steps: int, byzantine: int = 0) -> RoundLog:
+def host_log(
+    log: StepLog,
+    service: ServiceLog,
+    attendance: Attendance,
+    steps: int,
+    byzantine: int = 0,
+    tells: np.ndarray | None = None,
+) -> RoundLog:
     """The log as NumPy arrays, without steps that did not take place and agents that were not there.
 
-    Raises `Diverged` if agents answered, but not one of them with finite numbers.
+    If some keep to themselves what they saw, `tells` [N] says who does not. Raises `Diverged` if agents answered, but
+    not one of them with finite numbers.
     """
     works, answers = (np.asarray(x) for x in attendance)
-    rows: Any = jax.tree.map(lambda x: np.asarray(x)[:steps, works], log)
+    shown = works if tells is None else tells
+    rows: Any = jax.tree.map(lambda x: np.asarray(x)[:steps, shown], log)
     merge = {name: np.asarray(value).item() for name, value in service.merge.items() if name != "kept"}
     if answers.any() and merge.get("rejected") == answers.sum():
         raise Diverged("Training diverged: no agent sent finite numbers.")
     if "kept" in service.merge:
         merge |= _choice(np.asarray(service.merge["kept"]), answers, byzantine)
-    return RoundLog(rows.returns, rows.lengths, rows.metrics, int(answers.sum()), merge | _refinements(service))
+    counts = int(works.sum()), int(answers.sum())
+    return RoundLog(rows.returns, rows.lengths, rows.metrics, *counts, merge | _refinements(service))
 
 
 def _choice(kept: np.ndarray, answers: np.ndarray, byzantine: int) -> dict[str, float]:

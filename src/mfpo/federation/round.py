@@ -18,6 +18,7 @@ from mfpo.errors import Diverged, MfpoError, StepFailed
 from mfpo.federation import faults as faulty
 from mfpo.federation.faults import Attendance, Faults
 from mfpo.federation.logs import RoundLog, ServiceLog, StepLog
+from mfpo.federation.turns import in_turn
 from mfpo.learning import trees
 from mfpo.rollout import Sampler
 from mfpo.types import Algorithm, Array, Key, Metrics, PyTree, Trajectories
@@ -103,26 +104,6 @@ def _beginning(algorithm: Algorithm, agents: int) -> Callable[[Key], State]:
         return State(found(algorithm, seed), join(algorithm, jnp.arange(agents), seed))
 
     return program
-
-
-def in_turn(fn: Callable[..., tuple[PyTree, PyTree]], rows: PyTree, *given: PyTree) -> tuple[PyTree, PyTree]:
-    """fn(row, *given) -> (row, result) for one row of the agents after the other: all rows anew, and all results.
-
-    Each row takes the place of the old one: `lax.map` would keep all the old ones until the end.
-    """
-    n = jax.tree.leaves(rows)[0].shape[0]
-
-    def one(i: Any, rows: PyTree) -> tuple[PyTree, PyTree]:
-        return fn(*jax.tree.map(lambda x: x[i], (rows, *given)))
-
-    def body(i: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-        done: tuple[PyTree, PyTree] = jax.tree.map(lambda x, y: x.at[i].set(y), carry, one(i, carry[0]))
-        return done
-
-    shapes = jax.eval_shape(lambda: one(0, rows)[1])
-    results = jax.tree.map(lambda s: jnp.zeros((n, *s.shape), s.dtype), shapes)
-    done: tuple[PyTree, PyTree] = jax.lax.fori_loop(0, n, body, (rows, results))
-    return done
 
 
 class Work(NamedTuple):
@@ -327,17 +308,12 @@ def serve(
     return server, ServiceLog(metrics, steps, log)
 
 
-def count_bytes(tree: PyTree) -> int:
-    """The size of a message: its arrays, without the envelope."""
-    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
 def message_bytes(algorithm: Algorithm) -> tuple[int, int]:
     """Bytes up and down, per agent and round."""
     key = jax.random.key(0)
     up = jax.eval_shape(lambda: algorithm.upload(algorithm.join(key)))
     down = jax.eval_shape(lambda: algorithm.download(algorithm.init(key)))
-    return count_bytes(up), count_bytes(down)
+    return trees.count_bytes(up), trees.count_bytes(down)
 
 
 def check_finite(tree: PyTree, where: str) -> None:

@@ -9,16 +9,19 @@ from mfpo.rollout import Sampler, pure_sampler
 from mfpo.types import Algorithm, Env, PureEnv
 
 
-def make_sampler(env: Env, algorithm: Algorithm, agents: int, devices: Sequence[Any] | None = None) -> Sampler:
-    """The sampler of what the algorithm plans: to be compiled if the environment is pure, else for the host.
+def make_sampler(
+    env: Env, algorithm: Algorithm, agents: int, devices: Sequence[Any] | None = None, first: int = 0
+) -> Sampler:
+    """The sampler of what the algorithm plans, for so many agents: to be compiled if the environment is pure.
 
-    A sampler on the host may evaluate policies on all of the `devices`, by default on all there are.
+    One on the host may evaluate policies on all of the `devices`, by default on all there are, and may be that of the
+    agents from number `first` on.
     """
     plan, act = algorithm.plan, algorithm.act
     if not isinstance(env, PureEnv):
         if plan.segment:
-            return segment_sampler(env, act, agents, plan.episodes, plan.segment, devices, algorithm.ready)
-        return episode_sampler(env, act, agents, plan.episodes, devices)
+            return segment_sampler(env, act, agents, plan.episodes, plan.segment, devices, algorithm.ready, first)
+        return episode_sampler(env, act, agents, plan.episodes, devices, first)
     if plan.segment:
         raise ConfigError(
             f"--env-steps was given, but {env.spec.id} is compiled and samples whole episodes; leave it out."

@@ -4,7 +4,7 @@ Returns differ by orders of magnitude between environments, so the network predi
 statistics of the returns change, the last layer is rescaled so that the predictions do not (van Hasselt et al. 2016).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,13 @@ class Options(NamedTuple):
     samples: int  # live steps per Adam step
     stepsize: float
     segments: bool = False  # columns are segments, not whole episodes
+
+
+def options_of(config: Any) -> Options:
+    """What the settings of an algorithm say of its critic."""
+    c = config
+    training = c.value_updates, c.value_samples, c.value_stepsize
+    return Options(c.activation, c.gamma, c.gae_lambda, *training, segments=c.env_steps > 0)
 
 
 class Critic(NamedTuple):

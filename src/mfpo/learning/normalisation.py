@@ -37,8 +37,10 @@ def start(spec: EnvSpec, wanted: bool) -> Statistics | tuple[()]:
 
 def observe(seen: Statistics | tuple[()], batch: Trajectories) -> Statistics | tuple[()]:
     """`seen` and what is in the batch; () stays (). Frames from before the first step were seen before."""
-    earlier = batch.obs.shape[0] - batch.live.shape[0]
-    return merge(seen, gather(batch.obs[earlier:].astype(jnp.float32), batch.live)) if seen else ()
+    if not seen:
+        return ()
+    obs = batch.obs[batch.obs.shape[0] - batch.live.shape[0] :]
+    return merge(seen, (gather_frames if obs.dtype == jnp.uint8 else gather)(obs, batch.live))
 
 
 def gather(x: Array, present: Array) -> Statistics:
@@ -47,6 +49,31 @@ def gather(x: Array, present: Array) -> Statistics:
     n = jnp.sum(weight)
     mean = jnp.sum(x * weight, axis=(0, 1)) / jnp.maximum(n, 1.0)
     return Statistics(n, mean, jnp.sum(((x - mean) * weight) ** 2, axis=(0, 1)))
+
+
+def gather_frames(x: Array, present: Array) -> Statistics:
+    """The same of frames of bytes [H, D, height, width], read once, one after the other: a fifth of the time.
+
+    They are compared with one of them, so that pixels that never change have no deviation at all. Sums are of whole
+    numbers, and exact although they wrap around at 2**32, unless the squares about the mean come to more: that takes
+    264,000 frames (1.9 GB), half of them black and half white.
+    """
+    one_of_them = x[0, 0].astype(jnp.int16)
+
+    def add(sums: tuple[Array, Array], row: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        frame, there = row
+        apart = jnp.where(there, frame - one_of_them, 0)
+        return (sums[0] + apart, sums[1] + (apart**2).astype(jnp.uint16)), None  # 255² fits into 16 bits
+
+    nothing = jnp.zeros(one_of_them.shape, jnp.int32)
+    rows = x.reshape(-1, *x.shape[2:]), present.reshape(-1)
+    (total, squares), _ = jax.lax.scan(add, (nothing, nothing), rows)
+    n = jnp.sum(present, dtype=jnp.int32)
+    some = jnp.maximum(n, 1)
+    near = jnp.round(total / some).astype(jnp.int32)
+    rest = total - n * near  # the sum of what is apart from `near`; next, that of its squares
+    squares = (squares - near * (total + rest)).astype(jnp.uint32)
+    return Statistics(n.astype(jnp.float32), one_of_them + near + rest / some, squares - rest * (rest / some))
 
 
 def merge(a: Statistics, b: Statistics) -> Statistics:

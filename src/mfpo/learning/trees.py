@@ -1,5 +1,7 @@
 """Vector algebra on pytrees: parameters and directions are vectors that happen to be stored in pieces."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -86,3 +88,8 @@ def masked_mean(a: PyTree, mask: Array) -> PyTree:
     """The mean over the leading axis of the entries whose mask is true."""
     n = jnp.maximum(jnp.sum(mask), 1)
     return jax.tree.map(lambda x: jnp.sum(x, axis=0) / n, keep(mask, a))
+
+
+def count_bytes(tree: PyTree) -> int:
+    """The size of all arrays: of a message without its envelope."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))

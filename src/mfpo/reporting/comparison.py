@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mfpo.reporting.curves import AXES, save_figure
+from mfpo.reporting.numbers import bytes_text, decimals, score_text
 from mfpo.reporting.records import Record, load_record
 from mfpo.reporting.statistics import bootstrap_interval, iqm, mean, std
 from mfpo.reporting.tables import markdown
@@ -45,23 +46,25 @@ def _row(records: list[Record]) -> dict[str, Any]:
 
 
 def table_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The table in Markdown."""
-    head = ("algorithm", "seeds", "mean ± std", "IQM", "95 % interval", "rounds", "trajectories/agent", "steps", "MB")
-    lines = [
-        (
-            row["algorithm"],
-            f"{row['seeds']}",
-            f"{row['mean']:.1f} ± {row['std']:.1f}",
-            f"{row['iqm']:.1f}",
-            f"{row['interval'][0]:.1f} .. {row['interval'][1]:.1f}",
-            f"{row['rounds']:,.0f}",
-            f"{row['trajectories_per_agent']:,.0f}",
-            f"{row['env_steps']:,.0f}",
-            f"{(row['bytes_up'] + row['bytes_down']) / 1e6:,.1f}",
-        )
-        for row in rows
-    ]
-    return markdown(head, lines)
+    """The table in Markdown; sent is what all agents sent and were sent."""
+    head = ("algorithm", "seeds", "mean ± std", "IQM", "95 % interval", "rounds", "trajectories/agent", "steps", "sent")
+    return markdown(head, [_line(row) for row in rows])
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    digits = decimals(row["mean"], row["std"])
+    low, high = row["interval"]
+    return (
+        row["algorithm"],
+        f"{row['seeds']}",
+        score_text(row["mean"], row["std"]),
+        f"{row['iqm']:.{digits}f}",
+        f"{low:.{digits}f} .. {high:.{digits}f}",
+        f"{row['rounds']:,.0f}",
+        f"{row['trajectories_per_agent']:,.0f}",
+        f"{row['env_steps']:,.0f}",
+        bytes_text(row["bytes_up"] + row["bytes_down"]),
+    )
 
 
 def save_comparison(paths: Sequence[Path], out: Path) -> tuple[list[dict[str, Any]], list[Path]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mfpo.errors import ConfigError, MissingExtra, RunError, did_you_mean
+from mfpo.reporting.numbers import score_text
 from mfpo.reporting.records import Record, load_record
 from mfpo.reporting.statistics import Floats, bootstrap_interval, mean
 from mfpo.runs import files
@@ -54,7 +55,7 @@ STYLE: Any = {
 
 # Fields that do not make two runs different experiments.
 SAME_EXPERIMENT = (
-    "seed", "engine", "devices", "preset",
+    "seed", "engine", "devices", "processes", "preset",
     "evaluation_episodes", "evaluation_every", "reference_every", "reference_trajectories",
 )  # fmt: skip
 
@@ -257,8 +258,8 @@ def _mark_evaluation(axes: "Axes", record: Record, last: float) -> None:
     evaluation = record.summary.get("evaluation")
     if not evaluation or evaluation.get("mean") is None:
         return
-    score, episodes = evaluation["mean"], evaluation["episodes"]
-    text = f"evaluation {score:.1f} ± {evaluation['std']:.1f} ({episodes} episodes)"
+    score = evaluation["mean"]
+    text = f"evaluation {score_text(score, evaluation['std'])} ({evaluation['episodes']} episodes)"
     axes.plot([last], [score], "D", color=COLOURS[1], ms=7, mec="white", zorder=5, label=text, clip_on=False)
 
 

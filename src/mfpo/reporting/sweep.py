@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfpo.reporting.curves import COLOURS, FAINT, STYLE, Group, blank, figure_of, save
+from mfpo.reporting.numbers import decimals
 from mfpo.reporting.records import Record, load_record
 from mfpo.reporting.statistics import bootstrap_interval, mean
 from mfpo.reporting.tables import markdown
@@ -91,7 +92,7 @@ def table_text(option: str, rows: Sequence[Row]) -> str:
 
 def _line(row: Row) -> list[str]:
     finished = "" if row["finished"] == row["seeds"] else f" ({row['finished']} finished)"
-    cells = [f"{row['value']:,g}", f"{row['seeds']}{finished}", _cell(row["score"], 1)]
+    cells = [f"{row['value']:,g}", f"{row['seeds']}{finished}", _cell(row["score"])]
     if "reached" in row:
         cells.append(f"{row['reached']} of {row['seeds']}")
         for name, digits in (("rounds", 1), ("trajectories", 0)):
@@ -100,10 +101,12 @@ def _line(row: Row) -> list[str]:
     return cells
 
 
-def _cell(values: Row, digits: int) -> str:
+def _cell(values: Row, digits: int | None = None) -> str:
+    """A mean and its interval, with as many decimals as its size asks for, or as it is told."""
     if values["mean"] is None:
         return "–"
     low, high = values["interval"]
+    digits = decimals(values["mean"], low, high) if digits is None else digits
     bound = "≥ " if values.get("at_least") else ""
     return f"{bound}{values['mean']:,.{digits}f} ({low:,.{digits}f} .. {high:,.{digits}f})"
 

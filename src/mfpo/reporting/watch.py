@@ -8,22 +8,21 @@ A run is
   stopped    else.
 """
 
-import itertools
 import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfpo.errors import RunError
+from mfpo.reporting.folders import find_runs, is_run
 from mfpo.reporting.following import Followed, FollowedRows, Row, mark, number, read_object
 from mfpo.reporting.records import load_summary, load_tables
 from mfpo.reporting.series import SPARK, curve_of, recent, thin, total
 from mfpo.runs import locks
 
-DEPTH, MOST_FOLDERS = 3, 5000  # how far below the given folder runs are looked for, and in how many places
 MOST_AGENTS = 1000  # rows that are shown
 COUNTS = ("env_steps", "trajectories_per_agent", "bytes_up", "bytes_down", "answered", "drift", "seconds")
 COLUMNS = ("return_mean", "return_std", "return_min", "return_max", "rejected", "refused", *COUNTS)
@@ -189,8 +188,8 @@ class Watcher:
     """A run directory, a folder of them, or the folder of a federation. Safe to ask from several threads."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
-        if not root.is_dir():
-            what = "is not a folder" if root.exists() else "does not exist"
+        if not os.path.isdir(root):  # unlike the methods of Path, these never raise
+            what = "is not a folder" if os.path.exists(root) else "does not exist"
             raise RunError(f"{root} {what}; give a run directory, a folder of runs, or the folder of a federation.")
         self.root, self._clock = root, clock
         self.title = root.resolve().name or str(root)
@@ -205,8 +204,8 @@ class Watcher:
             found.sort(key=lambda entry: (entry[2].word != "running", -entry[1].started, entry[0]))
             return {
                 "title": self.title,
-                "single": _is_run(self.root),
-                "there": self.root.is_dir(),
+                "single": is_run(self.root),
+                "there": os.path.isdir(self.root),
                 "runs": [run.overview(name, state) for name, run, state in found],
             }
 
@@ -218,32 +217,6 @@ class Watcher:
 
     def _listing(self) -> dict[str, Watched]:
         """The runs there are now. What was read of them is kept while they are there."""
-        paths = dict(_find(self.root))
+        paths = dict(find_runs(self.root))
         self._runs = {name: self._runs.get(name) or Watched(path) for name, path in paths.items()}
         return {name: run for name, run in self._runs.items() if run.settings is not None}
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file()
-
-
-def _find(root: Path) -> Iterator[tuple[str, Path]]:
-    """(name, folder) of all that may be runs. Links are not followed: what they lead to has a name of its own."""
-    if _is_run(root):
-        yield root.resolve().name, root
-        return
-    base = root / "runs" if (root / "federation.toml").is_file() else root
-    folders = [base]
-    for _ in range(DEPTH):
-        below = list(itertools.islice(itertools.chain.from_iterable(map(_folders, folders)), MOST_FOLDERS))
-        yield from ((run.relative_to(base).as_posix(), run) for run in below if _is_run(run))
-        folders = [folder for folder in below if not _is_run(folder)]
-
-
-def _folders(parent: Path) -> list[Path]:
-    try:
-        with os.scandir(parent) as entries:
-            named = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    return [parent / name for name in sorted(named) if not name.startswith(".")]

@@ -49,11 +49,11 @@ def latest_round(folder: Path) -> int:
     return max((round for round, _ in _found(folder)), default=0)
 
 
-def load(folder: Path, template: PyTree, notice: Callable[[str], object]) -> tuple[PyTree, Progress]:
+def load(folder: Path, template: PyTree, notice: Callable[[str], object], part: str = "") -> tuple[PyTree, Progress]:
     """State and progress of the newest sound checkpoint. Without any, the template (the state before round 1).
 
-    A damaged file is skipped with a notice; a sound one that does not fit the template is an error, because an older
-    one would not fit either.
+    Of the state, a `part` alone may be asked for, by the name of its field. A damaged file is skipped with a notice; a
+    sound one that does not fit the template is an error, because an older one would not fit either.
     """
     found = sorted(_found(folder), reverse=True)
     for index, (_, path) in enumerate(found):
@@ -66,6 +66,8 @@ def load(folder: Path, template: PyTree, notice: Callable[[str], object]) -> tup
             continue
         except OSError as error:
             raise RunError(f"Cannot read the checkpoint {path}: {files.reason(error)}.") from error
+        if part:
+            named = {name.removeprefix(f"{part}/"): x for name, x in named.items() if name.startswith(f"{part}/")}
         return _restore(path, template, named, metadata)
     return template, Progress()
 

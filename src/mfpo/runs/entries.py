@@ -1,6 +1,7 @@
 """A run that is part of a comparison or a sweep: it has its place, and is run only as far as needed."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,11 @@ class Entry(NamedTuple):
 
 def check(entry: Entry) -> None:
     """What lies in an entry's place must be the beginning of its run."""
-    if not (entry.path / directory.CONFIG).exists():
+    if not _begun(entry):
         return
     settings, config = directory.read_config(entry.path)
-    wanted = dataclasses.replace(entry.settings, devices=settings.devices, rounds=settings.rounds)
+    same = {name: getattr(settings, name) for name in ("devices", "processes", "rounds")}
+    wanted = dataclasses.replace(entry.settings, **same)
     if (settings, config) != (wanted, entry.config):
         raise RunError(f"{entry.path} holds a run with other settings; give another --out, or remove it.")
     if settings.rounds > entry.settings.rounds:
@@ -35,11 +37,15 @@ def check(entry: Entry) -> None:
 
 def run(entry: Entry, **watch: Any) -> Run:
     """The run of an entry: as it lies there, gone on with, or trained from the start. `watch` as in `train`."""
-    if not (entry.path / directory.CONFIG).exists():
+    if not _begun(entry):
         return training.train(entry.settings, entry.config, entry.path, **watch)
     if is_finished(entry):
         return training.open_run(entry.path)
     return training.resume(entry.path, entry.settings.rounds, **watch)
+
+
+def _begun(entry: Entry) -> bool:
+    return os.path.exists(entry.path / directory.CONFIG)  # unlike the method of Path, this never raises
 
 
 def is_finished(entry: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from mfpo.runs import files
 from mfpo.runs.checkpoint import Progress
 
 Row = dict[str, Any]
+# columns of a row that are not an agent's to report
+OWN = re.compile(
+    r"round|env_steps|trajectories_per_agent|bytes_(up|down)|length_mean|answered|refused|(cpu_)?seconds"
+    r"|(return|evaluation|server)_.*"
+)
 
 
 def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float) -> Row:
@@ -25,9 +31,9 @@ def row_of(progress: Progress, log: RoundLog, seconds: float, cpu_seconds: float
         "bytes_up": progress.bytes_up,
         "bytes_down": progress.bytes_down,
         **_spread("return", ended_returns(log.returns)),
-        "length_mean": np.mean(log.lengths, dtype=np.float64),
+        "length_mean": _mean(log.lengths),
     }
-    row |= {name: np.mean(values, dtype=np.float64) for name, values in log.learn.items()}
+    row |= {name: _mean(values) for name, values in log.learn.items()}
     row["answered"] = log.answered
     # the agents' and the server's view of one quantity may share its name; neither may hide the other
     row |= {f"server_{name}" if name in row else name: value for name, value in log.merge.items()}
@@ -43,6 +49,11 @@ def judgement(returns: NDArray[np.float64]) -> Row:
 def _spread(of: str, returns: NDArray[Any]) -> dict[str, Any]:
     mean, std = np.mean(returns, dtype=np.float64), np.std(returns, dtype=np.float64)
     return {f"{of}_mean": mean, f"{of}_std": std, f"{of}_min": np.min(returns), f"{of}_max": np.max(returns)}
+
+
+def _mean(values: NDArray[Any]) -> Any:
+    """NaN if nobody told any."""
+    return np.mean(values, dtype=np.float64) if values.size else np.nan
 
 
 def _plain_row(row: dict[str, Any]) -> Row:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from mfpo import algorithms
 from mfpo.config import as_dict, build
+from mfpo.envs import gymnasium_env
 from mfpo.errors import MfpoError, RunError
 from mfpo.runs import directory, files, tensors
 from mfpo.types import Algorithm, Box, Discrete, EnvSpec, Key, MultiDiscrete, PyTree
@@ -37,7 +39,7 @@ class Policy:
     """
 
     def __init__(self, origin: Origin, algorithm: Algorithm, params: PyTree, seed: int = 0) -> None:
-        self.origin, self.spec, self.params = origin, origin.spec, params
+        self.origin, self.spec, self.algorithm, self.params = origin, origin.spec, algorithm, params
 
         def act(params: PyTree, obs: jax.Array, key: Key) -> jax.Array:
             return algorithm.act(params, obs, key)[0]
@@ -50,21 +52,45 @@ class Policy:
 
     def act(self, obs: Any, *, greedy: bool = False, key: Key | int | None = None) -> np.ndarray:
         """The action for one observation, or one per row of a batch. `key` (a JAX key or a number) fixes the draw."""
-        seen = np.asarray(obs)
-        shape = self.spec.observation_shape
-        single = seen.shape == shape
-        if not single and seen.shape[1:] != shape:
-            raise MfpoError(
-                f"The policy of {self.spec.id} takes observations of shape {shape}, alone or with a batch axis in "
-                f"front; it was given {seen.shape}."
-            )
-        seen = seen.astype(np.uint8 if self.spec.stack else np.float32)  # frames are bytes
+        seen, single = self._seen(obs)
         if greedy:
             return np.asarray((self._greedy if single else self._greedy_batch)(self.params, jnp.asarray(seen)))
         key = self._draw_key(key)
         if single:
             return np.asarray(self._act(self.params, jnp.asarray(seen), key))
         return np.asarray(self._act_batch(self.params, jnp.asarray(seen), jax.random.split(key, len(seen))))
+
+    def on(self, env: Any) -> Callable[..., Any]:
+        """How to act in this Gymnasium environment: a function from its observations to its actions, options as `act`.
+
+        Training flattens observations and numbers actions from zero; this translates, whatever the spaces are.
+        """
+        copy = gymnasium_env.understand(self.spec.id, env, self.spec.horizon)
+        encode: Callable[[Any], Any]
+        if self.spec.stack:  # frames are seen as they are
+            encode, spec = np.asarray, copy.spec._replace(observation_shape=env.observation_space.shape)
+        else:
+            encode, spec = copy.encode, copy.spec
+        check_fit(self.spec, spec)
+        return lambda observation, **options: copy.decode(self.act(encode(observation), **options))
+
+    def _seen(self, obs: Any) -> tuple[np.ndarray, bool]:
+        """The observations as networks take them, and whether it is one alone."""
+        shape = self.spec.observation_shape
+        try:
+            seen = np.asarray(obs).astype(np.uint8 if self.spec.stack else np.float32)  # frames are bytes
+        except (TypeError, ValueError):
+            seen = np.zeros(0)
+        single = seen.shape == shape
+        if not single and seen.shape[1:] != shape:
+            raise MfpoError(
+                f"The policy of {self.spec.id} takes observations of shape {shape}, alone or with a batch axis in "
+                f"front; it was given {np.shape(seen) if seen.size else type(obs).__name__}. For the observations of a "
+                "Gymnasium environment as they are, use policy.on(env)."
+            )
+        if not self.spec.stack and not np.isfinite(seen).all():
+            raise MfpoError(f"The policy of {self.spec.id} was given an observation that is not finite.")
+        return seen, single
 
     def _draw_key(self, key: Key | int | None) -> Key:
         if key is None:
@@ -102,23 +128,22 @@ def save_policy(folder: Path, policy: Policy) -> None:
 
 def load_policy(path: str | os.PathLike[str], seed: int = 0) -> Policy:
     """The policy of a run directory, or of a policy.safetensors with its policy.json beside it."""
-    weights = Path(path)
+    weights, again = Path(path), ""
     if os.path.isdir(weights):  # unlike the methods of Path, these never raise
-        if not os.path.exists(weights / WEIGHTS):
-            directory.read_config(weights)  # a foreign folder ends here
-            command = files.resume_command(weights)
-            raise RunError(f"The run {weights} has no policy yet; finish it with: {command}")
-        weights = weights / WEIGHTS
+        if os.path.isfile(weights / directory.CONFIG):
+            again = f"; it is written again by: {files.resume_command(weights)}"
+        weights /= WEIGHTS
     description = weights.with_suffix(".json")
     try:
         named, _ = tensors.unpack(weights.read_bytes())
         values = _read_infinite(json.loads(description.read_text("utf-8")))
     except FileNotFoundError as error:
-        raise RunError(f"There is no file {error.filename}; a policy is two files, .safetensors and .json.") from error
+        advice = again or "; a policy is two files, .safetensors and .json."
+        raise RunError(f"There is no file {error.filename}{advice}") from error
     except OSError as error:
         raise RunError(f"Cannot read the policy {weights}: {files.reason(error)}.") from error
     except tensors.Damaged as damage:
-        raise RunError(f"The policy {weights} {damage}.") from damage
+        raise RunError(f"The policy {weights} {damage}{again or '.'}") from damage
     except ValueError as error:
         raise RunError(f"{description} is not valid JSON, so the policy beside it cannot be used.") from error
     return _rebuild(values, named, weights, description, seed)

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from mfpo import algorithms
-from mfpo.config import build, field_types, option, validate
+from mfpo.config import build, field_types, flag, option, validate
 from mfpo.errors import ConfigError, UnknownName, did_you_mean
 from mfpo.federation import ATTACKS, ENGINES, FLOWER, OWN, RULES, Faults
 
@@ -36,6 +36,12 @@ class Settings:
     devices: int = option(
         0, "JAX devices to spread the agents over, as far as they divide evenly; 0 takes all", least=0
     )
+    processes: int = option(
+        0,
+        "processes that step a Gymnasium environment at the same time; 0: this one does, copy after copy",
+        least=0,
+        most=1024,
+    )
     aggregation: str = option(OWN, "how the server makes one of what the agents send", choices=RULES)
     tolerance: int = option(
         0, "liars the aggregation withstands; 0: as many as --byzantine, without any as many as it can", least=0
@@ -57,6 +63,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.processes and self.engine == "debug":
+            raise ConfigError(
+                "--processes was given, but --engine debug goes from agent to agent in one process; leave one out."
+            )
 
     @property
     def faults(self) -> Faults:
@@ -79,6 +89,10 @@ def resolve(settings_values: Mapping[str, Any], algorithm_values: Mapping[str, A
     build(Settings, {"env": asked.env, **of_run}, where)  # so that an error names its source
     build(config_class, preset, where)
     settings = build(Settings, {**of_run, **settings_values}, "The run")
+    of_attack = settings_values.keys() & {"attack", "attack_strength"}
+    if of_attack and "byzantine" not in settings_values and not settings.byzantine:
+        given = flag(min(of_attack))
+        raise ConfigError(f"{given} was given, but nobody attacks; --byzantine N says how many agents do.")
     return settings, build(config_class, {**preset, **algorithm_values}, f"The algorithm {asked.algorithm}")
 
 
@@ -106,6 +120,11 @@ def list_presets(env: str, algorithm: str) -> list[str]:
     return sorted({"default", *_presets(env, algorithm)})
 
 
+def is_tuned(env: str, algorithm: str) -> bool:
+    """Whether the settings were chosen for it; else they are the algorithm's for an unknown environment."""
+    return "default" in _presets(env, algorithm)
+
+
 def _preset(env: str, algorithm: str, name: str) -> dict[str, Any]:
     """A preset's table. An environment without a "default" uses the defaults of the dataclasses."""
     presets = _presets(env, algorithm)
@@ -116,8 +135,11 @@ def _preset(env: str, algorithm: str, name: str) -> dict[str, Any]:
 
 
 def _presets(env: str, algorithm: str) -> dict[str, Any]:
-    """Preset name -> table. The files are part of the package, one per environment, a table per algorithm."""
-    file = importlib.resources.files("mfpo") / "presets" / (env.replace("/", "_") + ".toml")
+    """Preset name -> table. The files are part of the package, one per environment, a table per algorithm.
+
+    Environments with a namespace share one: ALE.toml is for ALE/Pong-v5 and every other game of ALE.
+    """
+    file = importlib.resources.files("mfpo") / "presets" / (env.partition("/")[0] + ".toml")
     if not file.is_file():
         return {}
     presets: dict[str, Any] = tomllib.loads(file.read_text("utf-8")).get(algorithm, {})

@@ -21,6 +21,7 @@ from mfpo import federation
 from mfpo.config import field_types, flag
 from mfpo.errors import ConfigError, Diverged
 from mfpo.runs import directory, entries, training
+from mfpo.runs.building import make_env
 from mfpo.runs.entries import Entry
 from mfpo.runs.metrics import Row
 from mfpo.runs.settings import Settings, resolve
@@ -28,7 +29,11 @@ from mfpo.runs.training import Run
 from mfpo.types import Algorithm, Env, PureEnv
 
 THRESHOLDS = {"CartPole-v1": 475.0}  # where Gymnasium calls an environment solved
-IDLE = ("seed", "devices", "evaluation_episodes")  # numbers that do not change what is learned, or are swept anyway
+# Numbers that do not change what is learned, or are swept anyway.
+IDLE = (
+    "seed", "devices", "processes",
+    "evaluation_episodes", "evaluation_every", "reference_every", "reference_trajectories",
+)  # fmt: skip
 
 
 class Sweep(NamedTuple):
@@ -101,7 +106,7 @@ def run(sweep: Sweep, watch: Watch) -> None:
         training.assemble(point[0].settings, point[0].config)  # what is wrong with a setting is found before any runs
     missing = [entry for entry in sweep.entries if not entries.is_finished(entry)]
     first = sweep.entries[0].settings
-    if first.engine == "inprocess" and isinstance(training.make_env(first), PureEnv):
+    if first.engine == "inprocess" and isinstance(make_env(first), PureEnv):
         _side_by_side(missing, jax.devices()[: first.devices or None][: len(missing)], watch)
     else:
         for entry in missing:

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
-from mfpo import algorithms, envs, federation
+from mfpo import federation
 from mfpo.errors import Diverged, RunError, StepFailed
-from mfpo.runs import checkpoint, directory, files, metrics, summary
+from mfpo.runs import checkpoint, directory, files, judging, metrics, summary
+from mfpo.runs.building import make_algorithm, make_env
 from mfpo.runs.checkpoint import Progress
-from mfpo.runs.policy import Origin, Policy, check_fit, load_policy, save_policy
+from mfpo.runs.policy import Origin, Policy, load_policy, save_policy
 from mfpo.runs.settings import Settings
 from mfpo.types import Algorithm, Env, HostedEnv
 
@@ -33,7 +32,7 @@ AnyPath = str | os.PathLike[str]
 MakeEngine = Callable[[Settings, Any, Algorithm, Env], federation.Engine]  # settings, algorithm config, ...
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Run:
     """A finished run."""
 
@@ -43,6 +42,10 @@ class Run:
     metrics: list[metrics.Row]  # a row per round
     summary: dict[str, Any]
     policy: Policy
+
+    def __repr__(self) -> str:
+        score = self.summary["evaluation"]["mean"]
+        return f"<Run {self.path}: {self.settings.env}, {self.settings.algorithm}, score {score}>"
 
 
 class Job(NamedTuple):
@@ -125,40 +128,8 @@ def open_run(path: AnyPath) -> Run:
     return Run(place, settings, config, metrics.read(place / directory.METRICS), outcome, load_policy(place))
 
 
-def evaluate_run(
-    path: AnyPath, episodes: int | None = None, seed: int | None = None, greedy: bool = False
-) -> dict[str, Any]:
-    """Judge a run's policy on fresh episodes; without arguments, on those of its summary. Writes nothing."""
-    place = Path(path)
-    settings, config = directory.read_config(place)
-    settings = dataclasses.replace(
-        settings,
-        evaluation_episodes=settings.evaluation_episodes if episodes is None else episodes,
-        seed=settings.seed if seed is None else seed,
-    )
-    policy = load_policy(place)
-    env = make_env(settings)
-    check_fit(policy.spec, env.spec)
-    algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
-    return {**_evaluate(algorithm, env, policy.params, settings, greedy), "seed": settings.seed, "greedy": greedy}
-
-
 def _warn(sentence: str) -> None:
     warnings.warn(sentence, stacklevel=3)
-
-
-def make_env(settings: Settings) -> Env:
-    """The environment of a run, with the worlds of all its agents."""
-    return envs.make(settings.env, settings.horizon, settings.world, settings.agents)
-
-
-def make_algorithm(settings: Settings, config: Any, env: Env) -> Algorithm:
-    """The algorithm of a run, with the aggregation it asks for."""
-    federation.check(settings.faults, settings.agents)
-    algorithm = algorithms.make(settings.algorithm, config, env.spec, settings.agents)
-    withstands = settings.tolerance or settings.byzantine
-    asked = federation.asked(settings.faults, settings.agents)
-    return federation.robust(algorithm, settings.aggregation, settings.agents, withstands, asked)
 
 
 def assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = None) -> Job:
@@ -175,10 +146,10 @@ def assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = N
 
 
 def _make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> federation.Engine:
-    if isinstance(env, HostedEnv) and env.worlds:  # whether Gymnasium can make a world shows only when it does
+    if isinstance(env, HostedEnv) and (env.worlds or env.processes):  # whether it can be made shows only when it is
         samples = algorithm.refine is not None or settings.reference_every > 0
         servers = (federation.of_server(env, 1).worlds or ((),)) if samples else ()
-        env.open([dict(world) for world in dict.fromkeys((*env.worlds, *servers))]).close()
+        env.open([dict(world) for world in dict.fromkeys((*env.worlds, *servers))] or [{}]).close()
     return federation.make_engine(
         settings.engine, algorithm, env, settings.agents, settings.seed, settings.devices, settings.faults
     )
@@ -215,6 +186,8 @@ def _go_on(path: Path, job: Job, callback: Callback | None, notice: Notice, star
     if not progress.round:
         state = job.engine.start()
     with files.writing(directory.METRICS, path):
+        if not progress.round and len(metrics.read(log_file)) > 1:
+            notice(f"The checkpoints of {path} are gone; starting again from round 1.")
         rows = metrics.cut(log_file, progress.round)
     if len(rows) < progress.round:
         notice(f"{log_file} lacks {progress.round - len(rows)} of {progress.round} rounds; training is not affected.")
@@ -223,7 +196,8 @@ def _go_on(path: Path, job: Job, callback: Callback | None, notice: Notice, star
         failure = None
         if job.settings.evaluation_every and progress.round % job.settings.evaluation_every == 0:
             try:
-                returns = _returns(job.algorithm, job.env, _acting(job, state), job.settings)
+                params = judging.acting(job.algorithm, state.server)
+                returns = judging.returns_of(job.algorithm, job.env, params, job.settings)
                 row |= metrics.judgement(np.concatenate(returns))
             except StepFailed as error:  # the round itself is done, and is stored first
                 failure = error
@@ -250,9 +224,11 @@ def _one_round(
     except Diverged as error:
         kept = f"The last finite state is checkpoint {number - 1} in {path}" if number > 1 else "It was the first round"
         sentence = str(error).rstrip(".")
-        raise Diverged(f"{sentence}. {kept}; train again with a smaller --stepsize.") from error
+        advice = "train again with a smaller --stepsize, and look at the size of observations and rewards"
+        raise Diverged(f"{sentence}. {kept}; {advice}.") from error
     except StepFailed as error:
-        raise StepFailed(f"{error}. All earlier rounds are safe; go on with: {files.resume_command(path)}") from error
+        safe = "All earlier rounds are safe; go" if number > 1 else "No round was done yet; mend it and go"
+        raise StepFailed(f"{error}. {safe} on with: {files.resume_command(path)}") from error
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -263,15 +239,15 @@ def _one_round(
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     seconds = time.perf_counter() - wall
     cpu_seconds = (time.process_time() - cpu) / job.engine.sharing  # a process has one account for all
-    steps, workers, episodes = log.returns.shape
-    absent = workers < job.settings.agents
+    steps, _, episodes = log.returns.shape
+    absent = log.worked < job.settings.agents
     progress = Progress(
         round=number,
         env_steps=progress.env_steps + int(np.sum(log.lengths, dtype=np.int64)),
         trajectories_per_agent=progress.trajectories_per_agent
-        + (steps * episodes * workers / job.settings.agents if absent else steps * episodes),
-        bytes_up=progress.bytes_up + log.answered * job.engine.bytes_up,
-        bytes_down=progress.bytes_down + workers * job.engine.bytes_down,
+        + (steps * episodes * log.worked / job.settings.agents if absent else steps * episodes),
+        bytes_up=progress.bytes_up + log.worked * job.engine.bytes_up,  # what comes too late has been sent, too
+        bytes_down=progress.bytes_down + log.worked * job.engine.bytes_down,
         wall_seconds=progress.wall_seconds + seconds,
         cpu_seconds=progress.cpu_seconds + cpu_seconds,
     )
@@ -281,13 +257,13 @@ def _one_round(
 def _finish(path: Path, job: Job, state: federation.State, progress: Progress, rows: list[metrics.Row]) -> Run:
     """Policy, evaluation, summary. The summary comes last: it is what makes a run finished."""
     settings = job.settings
-    params = _acting(job, state)
+    params = judging.acting(job.algorithm, state.server)
     origin = Origin(settings.algorithm, job.config, job.env.spec, settings.agents)
     policy = Policy(origin, job.algorithm, params)
     with files.writing("the policy", path), files.uninterrupted():
         save_policy(path, policy)
     try:
-        evaluation = _evaluate(job.algorithm, job.env, params, settings)
+        evaluation = judging.judge(job.algorithm, job.env, params, settings)
     except StepFailed as error:
         raise _unjudged(error, path, progress) from error
     outcome = summary.summarise(settings, progress, evaluation, job.engine.devices)
@@ -301,33 +277,3 @@ def _unjudged(failure: StepFailed, path: Path, progress: Progress) -> StepFailed
         f"{failure} (evaluation after round {progress.round}). All rounds so far are safe; go on with: "
         f"{files.resume_command(path)}"
     )
-
-
-def _acting(job: Job, state: federation.State) -> Any:
-    """What the policy acts with, off the engine's devices: on one, and with the very arrays it will be loaded with."""
-    return jax.tree.map(jnp.array, jax.device_get(job.algorithm.actor(state.server)))
-
-
-def _returns(
-    algorithm: Algorithm, env: Env, params: Any, settings: Settings, greedy: bool = False
-) -> list[NDArray[np.float64]]:
-    """Of fresh episodes; if the agents' worlds differ, in each of them."""
-    return [
-        federation.evaluate(algorithm, env, params, settings.seed, settings.evaluation_episodes, greedy, agent)
-        for agent in range(len(env.worlds) or 1)
-    ]
-
-
-def _evaluate(algorithm: Algorithm, env: Env, params: Any, settings: Settings, greedy: bool = False) -> dict[str, Any]:
-    """The score on fresh episodes; if the agents' worlds differ, in each of them, and over all of them together."""
-    of_agents = _returns(algorithm, env, params, settings, greedy)
-    returns = np.concatenate(of_agents)
-    result = {
-        "mean": metrics.plain(np.mean(returns, dtype=np.float64)),
-        "std": metrics.plain(np.std(returns, dtype=np.float64)),
-        "episodes": len(returns),
-        "returns": [metrics.plain(value) for value in returns],
-    }
-    if env.worlds:
-        result["agents"] = [metrics.plain(np.mean(x, dtype=np.float64)) for x in of_agents]
-    return result

@@ -19,8 +19,9 @@ from mfpo.federation.flower import agent as warm
 from mfpo.federation.flower import frames, wire
 from mfpo.federation.flower.frames import Entry, Frame
 from mfpo.federation.flower.orders import order_of
+from mfpo.runs import files
+from mfpo.runs.building import make_algorithm, make_env
 from mfpo.runs.settings import resolve_options
-from mfpo.runs.training import make_algorithm, make_env
 
 pytestmark = pytest.mark.xdist_group("flower")
 JOB = resolve_options(
@@ -108,3 +109,41 @@ def test_its_socket_is_its_users_alone_and_survives_nonsense(
         done.set()
         thread.join()
     assert not path.exists()
+
+
+def test_what_it_remembers_is_of_the_run_it_is_asked_for(
+    make_agents: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the disk says when it first hears of that run."""
+    said: list[str] = []
+    agent = make_agents(1, said)[0]
+    assert agent.answer(question(run="one")).groups["upload"]
+
+    def fail(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files, "remove_temporary", fail)
+    assert agent.answer(question(run="two")).groups["upload"]
+    assert "cannot be removed (input/output error); it does no harm" in said[-1]
+    assert [memory.round for memory in agent._memories] == [1]
+    assert [path.parent.name for path in sorted(tmp_path.rglob("round-*.safetensors"))] == ["one", "two"]
+
+
+def test_an_environment_that_fails_is_told_as_its_own(
+    make_agents: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from gymnasium.envs.classic_control.acrobot import AcrobotEnv
+
+    def fail(self: Any, action: Any) -> Any:
+        raise RuntimeError("motor")
+
+    monkeypatch.setattr(AcrobotEnv, "step", fail)
+    assert gymnasium
+    options = {"agents": 3, "hidden": (4,), "horizon": 50, "local_steps": 1, "trajectories": 2}
+    settings, config = resolve_options({"env": "Acrobot-v1", **options})
+    algorithm = make_algorithm(settings, config, make_env(settings))
+    download = wire.entries_of(algorithm.download(algorithm.init(jax.random.key(7))))
+    envelope = {**wire.known(), "run": "test", "round": 1, "order": order_of(settings, config)}
+    said = refusal(make_agents(3)[2], Frame(envelope, {"download": download}))
+    assert "The environment Acrobot-v1 of agent 2 failed in step 1 of its episode: RuntimeError: motor" in said

@@ -1,5 +1,6 @@
 """The Flower apps themselves, with everything but the network between them."""
 
+import functools
 import importlib.util
 import json
 import threading
@@ -7,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +18,12 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from mfpo.errors import ConfigError
+from mfpo.errors import ConfigError, MfpoError
 from mfpo.federation.flower import agent as warm
 from mfpo.federation.flower import client_app, server_app, wire
 from mfpo.federation.flower.frames import Frame
 from mfpo.federation.flower.link import GridLink
+from mfpo.federation.flower.orders import order_of
 from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
 from mfpo.runs import directory, training
@@ -147,7 +150,7 @@ def test_a_node_is_welcomed_or_told_why_not(tmp_path: Path) -> None:
     assert "has version 0.0.1 of mfpo" in greet(with_keys, 101, agent=1, version="0.0.1")
     assert "install the same mfpo on all machines. It is left out." in said[-1]
     assert greet(with_keys, 102, agent=2) == "Node 102 says it is agent 2, but its key is another's. It is left out."
-    assert greet(with_keys, 101, agent=7) == "node 101 says it is agent 7, but there are 3; left out."
+    assert greet(with_keys, 101, agent=7) == "Node 101 says it is agent 7, but there are 3. It is left out."
     assert with_keys._homes == {0: 100}
     without = GridLink(LocalGrid({}), 3, 1.0, said.append, roster)
     assert greet(without, 200, agent=0) == "agent 0 is there."
@@ -155,6 +158,78 @@ def test_a_node_is_welcomed_or_told_why_not(tmp_path: Path) -> None:
     roster.write()
     lines = json.loads((tmp_path / "agents.json").read_text())["agents"]
     assert [line["refused"] for line in lines] == [1, 1, 1] and "Two nodes" in lines[0]["note"]
+
+
+def test_a_node_that_was_left_out_takes_the_place_of_one_that_has_gone(
+    sockets: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without keys, a supernode that is killed and started again is another node, and the old one stays listed."""
+    now, said = [100.0], list[str]()
+    monkeypatch.setattr("mfpo.federation.flower.link.time.monotonic", lambda: now[0])
+    nodes = {200: sockets[100], 300: sockets[100]}
+    link = GridLink(LocalGrid(nodes), 3, 1.0, said.append, Roster(tmp_path / "agents.json", 3))
+    for _ in range(50):
+        now[0] += 2.5
+        link._call_roll()
+    first, second = (200, 300) if link._homes == {0: 200} else (300, 200)
+    assert link._homes == {0: first}
+    assert len([sentence for sentence in said if "Two nodes say they are agent 0" in sentence]) == 1, "told once"
+    del nodes[first]
+    for _ in range(20):
+        now[0] += 2.5
+        link._call_roll()
+    assert link._homes == {0: second} and said.count("agent 0 is there.") == 2
+
+
+@pytest.mark.parametrize("name", ["examples.heating:Heating-v0-mfpo-1", "first.try", "x" * 200, "Größe 1"])
+def test_agents_accept_the_id_of_every_run(name: str, make_agents: Callable[..., list[Any]], tmp_path: Path) -> None:
+    settings, config = helpers.job_of("mfpo", engine="flower")
+    run = server_app.read_terms(server_app.new_run(tmp_path / name, settings, config)).run
+    question = Frame({**wire.known(), "run": run, "round": 1, "order": order_of(settings, config)}, {})
+    (agent,) = make_agents(1)
+    assert "The download of round 1" in str(agent.answer(question).envelope["refused"])  # it had none
+    assert agent._run == run
+
+
+def test_what_is_ordered_while_flower_takes_a_run_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mfpo.federation.flower import control
+
+    settings, config = helpers.job_of("mfpo", engine="flower")
+    run = server_app.new_run(tmp_path / "run", settings, config)
+    federation: Any = SimpleNamespace(folder=tmp_path)
+    meanwhile = lambda: None  # noqa: E731
+
+    def flwr(*_: Any) -> dict[str, Any]:
+        meanwhile()
+        return {"run-id": 7}
+
+    monkeypatch.setattr(control, "flwr", flwr)
+    control.submit(federation, run)
+    order = server_app.read_order(run)
+    assert (order["state"], order["flower_run"]) == ("wanted", "7")
+    for state in ("stopped", "failed"):
+        meanwhile = functools.partial(server_app.write_order, run, {"state": state})
+        control.submit(federation, run)
+        assert server_app.read_order(run) == {"state": state}
+
+    def refuses() -> None:
+        raise MfpoError("Flower refused")
+
+    meanwhile = refuses
+    with pytest.raises(MfpoError):
+        control.submit(federation, run)
+    assert server_app.read_order(run) == {"state": "failed"}
+
+
+def test_a_run_that_was_stopped_before_it_began_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, config = helpers.job_of("mfpo", engine="flower")
+    run, begun = server_app.new_run(tmp_path / "run", settings, config), list[Path]()
+    monkeypatch.setattr(server_app, "train", lambda run, *_: begun.append(run))
+    context = Context(1, 1, {}, RecordDict(), {"run": str(run)})
+    for state, expected in (("stopped", []), ("wanted", [run])):
+        server_app.write_order(run, {"state": state})
+        server_app.app(LocalGrid({}), context)
+        assert begun == expected
 
 
 def test_plain_flwr_run_makes_a_run_of_its_run_config(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from mfpo.federation.flower import frames, server, wire
 from mfpo.federation.flower.frames import Entry, Frame
 from mfpo.federation.flower.roster import Roster
 from mfpo.federation.flower.server import Terms
-from mfpo.runs.training import make_algorithm, make_env
+from mfpo.runs import metrics
+from mfpo.runs.building import make_algorithm, make_env
+from mfpo.runs.checkpoint import Progress
 
 _spec = importlib.util.spec_from_file_location("flower_helpers", Path(__file__).with_name("conftest.py"))
 assert _spec is not None and _spec.loader is not None
@@ -126,7 +129,26 @@ def test_only_upload_download_and_report_travel(make_agents: Callable[..., list[
             assert wire.count_bytes(frame.groups["upload"]) == engine.bytes_up and frame.groups["report"] == {}
         overhead = len(frames.pack(frame)) - sum(map(wire.count_bytes, frame.groups.values()))
         assert overhead < 8000
-    assert np.isnan(logs[0].returns).all()  # agents that keep their report to themselves do
+    assert logs[0].returns.size == 0 and logs[0].worked == 3  # agents that keep their report to themselves do
+
+
+def test_one_that_keeps_its_report_to_itself_spoils_no_mean(make_agents: Callable[..., list[Any]]) -> None:
+    job = helpers.job_of("mfpo")
+
+    def quietly(*quiet: int) -> list[RoundLog]:
+        def spoil(agent: int, answer: Frame) -> list[Frame]:
+            return [answer._replace(groups={**answer.groups, "report": {}}) if agent in quiet else answer]
+
+        return play(over_messages(job, helpers.Direct(make_agents(3), spoil)), last=1)[1]
+
+    whole, without, silent = quietly(), quietly(1), quietly(0, 1, 2)
+    rows = [metrics.row_of(Progress(1, 0, 0, 0, 0, 0.0, 0.0), log, 0.0, 0.0) for (log,) in (whole, without)]
+    np.testing.assert_array_equal(without[0].lengths, whole[0].lengths[:, [0, 2]])
+    assert rows[1]["length_mean"] == pytest.approx(float(whole[0].lengths[:, [0, 2]].mean()))
+    assert rows[1]["direction_norm"] == pytest.approx(float(whole[0].learn["direction_norm"][:, [0, 2]].mean()))
+    assert (without[0].worked, without[0].answered) == (3, 3)
+    row = metrics.row_of(Progress(1, 0, 0, 0, 0, 0.0, 0.0), silent[0], 0.0, 0.0)
+    assert row["return_mean"] is None and row["length_mean"] is None and row["answered"] == 3
 
 
 def nan(answer: Frame) -> Frame:
@@ -207,13 +229,14 @@ class Deaf(helpers.Direct):  # type: ignore[misc]
 
     def exchange(self, question: Any, wanted: Any) -> Any:
         yield from super().exchange(question, [i for i in wanted if i != 2])
-        for _ in range(10**6):
+        for _ in range(10**4):
+            time.sleep(0.01)
             yield None
 
 
 def test_a_round_goes_on_without_an_agent_that_does_not_answer(make_agents: Callable[..., list[Any]]) -> None:
     notices: list[str] = []
-    engine = over_messages(helpers.job_of("mfpo"), Deaf(make_agents(3)), notices, min_agents=2, round_timeout=0.01)
+    engine = over_messages(helpers.job_of("mfpo"), Deaf(make_agents(3)), notices, min_agents=2, round_timeout=1.0)
     _, (log,) = play(engine, last=1)
     assert log.answered == 2 and log.lengths.shape[1] == 2
     assert notices[-1:] == ["round 1: goes on without agent 2, which did not answer."]
@@ -225,9 +248,16 @@ def test_too_few_usable_answers_end_the_run(make_agents: Callable[..., list[Any]
         play(over_messages(helpers.job_of("mfpo"), link, min_agents=2), last=1)
 
 
-def test_more_agents_than_there_are_cannot_be_needed() -> None:
-    with pytest.raises(ConfigError, match="--min-agents is 4, but the run has 3 agents"):
-        over_messages(helpers.job_of("mfpo"), helpers.Direct([]), min_agents=4)
+@pytest.mark.parametrize(
+    ("terms", "sentence"),
+    [
+        ({"min_agents": 4}, "--min-agents is 4, but the run has 3 agents"),
+        ({"round_timeout": 0.5}, "--round-timeout is 0.5, but it is a number of seconds, 1 or more"),
+    ],
+)
+def test_terms_that_cannot_be_kept_are_refused(terms: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        over_messages(helpers.job_of("mfpo"), helpers.Direct([]), **terms)
 
 
 def test_killed_agents_and_a_killed_server_go_on_as_if_nothing_had_happened(

@@ -25,7 +25,7 @@ from mfpo.federation.flower import attending, keys, layout, processes, serving
 
 @pytest.fixture
 def federation(tmp_path: Path) -> layout.Federation:
-    return layout.create(tmp_path / "cluster", 2, "127.0.0.1", 18443, "127.0.0.1")
+    return layout.create(tmp_path / "cluster", 2, "127.0.0.1", processes.free_port(), "127.0.0.1")
 
 
 def test_private_keys_are_private_and_agents_have_their_own(federation: layout.Federation) -> None:

@@ -1,5 +1,6 @@
 """What travels comes back the same; what is not as specified is refused with one sentence."""
 
+import struct
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from mfpo.errors import MessageRefused
 from mfpo.federation import round as federation_round
 from mfpo.federation.flower import frames, wire
 from mfpo.federation.flower.frames import Entries, Entry, Frame
+from mfpo.learning import trees
 
 
 class Message(NamedTuple):
@@ -57,7 +59,7 @@ def test_bytes_are_those_the_metrics_count(name: str) -> None:
     upload = algorithm.upload(algorithm.join(key))
     download = algorithm.download(algorithm.init(key))
     up, down = federation_round.message_bytes(algorithm)
-    assert wire.count_bytes(wire.entries_of(upload)) == up == federation_round.count_bytes(upload)
+    assert wire.count_bytes(wire.entries_of(upload)) == up == trees.count_bytes(upload)
     assert wire.count_bytes(wire.entries_of(download)) == down
     specification = wire.specify(algorithm)
     assert same(wire.tree_of(wire.entries_of(upload), specification.upload, "It"), upload)
@@ -134,6 +136,24 @@ def test_half_a_frame_is_no_frame(cut: int) -> None:
         frames.unpack(whole[:cut])
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"envelope": {}, "groups": ' + '{"a": ' * 100_000,
+        '{"envelope": ' + "[" * 100_000,
+        '{"envelope": {}, "groups": {"upload": [["w", "float32", [Infinity], 0]]}}',
+        '{"envelope": {}, "groups": {"upload": [["w", "float32", [1e999], 0]]}}',
+        '{"envelope": {}, "groups": {"upload": [["w", "float32", [NaN], 0]]}}',
+        '{"envelope": {}, "groups": {"upload": [["w", "float32", [1], "x"]]}}',
+    ],
+    ids=lambda header: header[-40:],
+)
+def test_a_header_that_cannot_be_is_no_frame(header: str) -> None:
+    content = header.encode()
+    with pytest.raises(ValueError):
+        frames.unpack(struct.pack("!QI", len(content), len(content)) + content)
+
+
 def test_a_report_has_the_shapes_of_the_plan() -> None:
     algorithm = algorithms.make("mfpo", algorithms.config_class("mfpo")(), envs.make("CartPole-v1").spec, 3)
     steps, episodes = federation_round.count_steps(algorithm, 2), algorithm.plan.episodes
@@ -149,6 +169,8 @@ def test_a_report_has_the_shapes_of_the_plan() -> None:
         ("returns", report["returns"][:, :, 1:], "is needed"),
         ("lengths", -report["lengths"], "less than no steps"),
         ("secrets", report["returns"], "'secrets'"),
+        ("metrics/round", report["metrics/entropy"], "'metrics/round'"),
+        ("metrics/evaluation_mean", report["metrics/entropy"], "'metrics/evaluation_mean'"),
     ):
         with pytest.raises(MessageRefused, match=sentence):
             wire.report_of(wire.entries_of({**report, name: array}), algorithm, 2, "It")

@@ -111,8 +111,9 @@ class Agent:
                 )
             if self.number >= settings.agents:
                 raise MessageRefused(f"The run has agents 0 to {settings.agents - 1}; this is agent {self.number}.")
-            self._learner, self._run = make_learner(settings, config, self.number), run
-            self._memories = _recall(self._place(), self._learner, self._notice)
+            learner = make_learner(settings, config, self.number)
+            memories = _recall(self._place(run), learner, self._notice)
+            self._run, self._learner, self._memories = run, learner, memories
         return self._learner
 
     def _before(self, number: int) -> PyTree:
@@ -130,7 +131,7 @@ class Agent:
 
     def _remember(self, memory: Memory) -> None:
         """On the disk first; of earlier rounds one is kept."""
-        place = self._place()
+        place = self._place(self._run)
         kept = [old for old in self._memories if old.round < memory.round][-1:]
         note = {"round": memory.round, "question": memory.question}
         sent = {group: {name: _array(x) for name, x in entries.items()} for group, entries in memory.groups.items()}
@@ -142,15 +143,18 @@ class Agent:
                     path.unlink(missing_ok=True)
         self._memories = [*kept, memory]
 
-    def _place(self) -> Path:
-        return self.folder / "runs" / self._run
+    def _place(self, run: str) -> Path:
+        return self.folder / "runs" / run
 
 
 def _recall(place: Path, learner: Learner, notice: Notice) -> list[Memory]:
     """What the disk remembers of a run, the newest last; damaged files are left out with a notice."""
     template = jax.eval_shape(learner.start)
     memories = []
-    files.remove_temporary(place)
+    try:
+        files.remove_temporary(place)
+    except OSError as error:
+        notice(f"What a kill left in {place} cannot be removed ({files.reason(error)}); it does no harm.")
     for path in sorted(path for path in place.glob("round-*.safetensors") if NAME.fullmatch(path.name)):
         try:
             named, note = tensors.unpack(path.read_bytes())

@@ -11,10 +11,14 @@ from typing import Any
 from mfpo.errors import MfpoError, RunError
 from mfpo.federation.flower import processes
 from mfpo.federation.flower.layout import Federation
-from mfpo.federation.flower.server_app import ORDER, write_order
-from mfpo.runs import directory, metrics, summary
+from mfpo.federation.flower.server_app import ORDER, read_nodes, read_order, write_order
+from mfpo.runs import directory, files, summary
 
 NODES = "nodes.json"  # node -> agent, in the server's folder
+
+
+class Refused(MfpoError):
+    """Flower did not do what it was asked."""
 
 
 def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
@@ -22,7 +26,13 @@ def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
     server = (federation.folder / "server").resolve()
     command = ["flwr", *arguments, "--format", "json"]
     env = processes.environment(server / "flwr")
-    done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=server)
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=server)
+    except OSError as error:
+        raise MfpoError(
+            f"Cannot run Flower's `flwr` in {server}: {files.reason(error)} ({error.filename}). If it is not installed "
+            "beside this Python: pip install 'mfpo[flower]'"
+        ) from error
     start = done.stdout.find("{")
     try:
         answer: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
@@ -30,7 +40,7 @@ def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
         answer = {}
     if not answer.get("success"):
         said = str(answer.get("error-message") or done.stderr or done.stdout)
-        raise MfpoError(f"Flower refused `flwr {' '.join(arguments[:2])}`: {' '.join(said.split())[-400:]}")
+        raise Refused(f"Flower refused `flwr {' '.join(arguments[:2])}`: {' '.join(said.split())[-400:]}")
     return answer
 
 
@@ -48,26 +58,25 @@ def submit(federation: Federation, run: Path) -> None:
     """Have a run trained by the server."""
     nodes = (federation.folder / "server" / NODES).resolve()
     values = f"run={json.dumps(str(run.resolve()))} nodes={json.dumps(str(nodes))}"
-    answer = flwr(federation, "run", "app", "mfpo", "--run-config", values)
-    write_order(run, "wanted", flower_run=str(answer["run-id"]), submitted=time.time())
+    before, mine = read_order(run), {"state": "wanted", "submitted": time.time()}
+    write_order(run, mine)  # before it can fail, or be stopped
+    try:
+        answer = flwr(federation, "run", "app", "mfpo", "--run-config", values)
+    except BaseException:  # Ctrl-C, too
+        if read_order(run) == mine:
+            write_order(run, before)
+        raise
+    if read_order(run) == mine:
+        write_order(run, mine | {"flower_run": str(answer["run-id"])})
 
 
 def halt(federation: Federation, run: Path) -> None:
     """Stop a run; what it has done is kept, and submitting it again goes on."""
     order = read_order(run)
-    write_order(run, **{**order, "state": "stopped"})
+    write_order(run, order | {"state": "stopped"})
     if order.get("flower_run"):
-        with contextlib.suppress(MfpoError):  # it has ended by itself
+        with contextlib.suppress(Refused):  # it has ended by itself
             flwr(federation, "stop", str(order["flower_run"]), "mfpo")
-
-
-def read_order(run: Path) -> dict[str, Any]:
-    """What was last wanted of a run."""
-    try:
-        order: dict[str, Any] = json.loads((run / ORDER).read_text())
-        return order
-    except (OSError, ValueError) as error:
-        raise RunError(f"{run} was never submitted; do it with `mfpo federation submit`.") from error
 
 
 def runs_of(federation: Federation) -> Iterator[Path]:
@@ -78,25 +87,28 @@ def runs_of(federation: Federation) -> Iterator[Path]:
 
 def state_of(run: Path) -> str:
     """finished, failed, stopped, running or waiting."""
-    if summary.read(run) is not None:
-        return "finished"
-    order = read_order(run)
-    if order["state"] != "wanted":
-        return str(order["state"])
-    try:
-        with directory.locked(run):
-            return "waiting"
-    except RunError:
-        return "running"
+    state = _written_state(run)
+    if state == "wanted":
+        try:
+            with directory.locked(run):
+                pass
+        except RunError:
+            return "running"
+        state = _written_state(run)  # once more: it may have ended while its lock was waited for
+    return "waiting" if state == "wanted" else state
 
 
-def status_line(run: Path) -> str:
-    """How far a run is, for people."""
-    settings, _ = directory.read_config(run)
-    rows = metrics.read(run / directory.METRICS)
-    line = f"{run.name}: {state_of(run)}, round {len(rows)} of {settings.rounds}"
-    if rows:
-        mean = rows[-1]["return_mean"]
-        line += f", return {'–' if mean is None else format(mean, '.1f')}, {rows[-1]['answered']} agents answered"
-    order = read_order(run)
-    return f"{line}; {order['reason']}" if "reason" in order else line
+def _written_state(run: Path) -> str:
+    """What the files say: finished, or what was last wanted of it."""
+    return "finished" if summary.read(run) is not None else str(read_order(run)["state"])
+
+
+def agent_lines(federation: Federation) -> list[str]:
+    """Which agents are there, for people."""
+    check_up(federation)
+    listed = {str(node["node-id"]): node for node in flwr(federation, "supernode", "list", "mfpo")["nodes"]}
+    if federation.insecure:  # without keys, only a run's log tells which is which
+        return [f"{sum(node.get('status') == 'online' for node in listed.values())} agents: online"]
+    homes = {agent: str(node) for node, agent in read_nodes(federation.folder / "server" / NODES).items()}
+    found = [listed.get(homes.get(number, ""), {}) for number in range(federation.agents)]
+    return [f"agent {number}: {node.get('status', 'unknown to the server')}" for number, node in enumerate(found)]

@@ -69,7 +69,7 @@ def unpack(content: bytes) -> Frame:
         if not all(isinstance(value, str | int | float | bool) for value in envelope.values()):
             raise ValueError("its envelope holds more than words and numbers")
         return Frame(envelope, groups)
-    except (struct.error, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"it is not a frame ({error})") from error
 
 

@@ -13,8 +13,8 @@ from mfpo.federation.faults import Faults, as_acted
 from mfpo.federation.logs import StepLog
 from mfpo.federation.sampling import make_sampler
 from mfpo.rollout import Sampler
+from mfpo.runs.building import make_algorithm, make_env
 from mfpo.runs.settings import Settings
-from mfpo.runs.training import make_algorithm, make_env
 from mfpo.types import Algorithm, Env, PureEnv, PyTree
 
 
@@ -49,12 +49,11 @@ def make_learner(settings: Settings, config: Any, number: int) -> Learner:
 
 def _program(algorithm: Algorithm, env: Env, faults: Faults, number: int) -> Callable[..., Any]:
     """`local` with the copies, and the world, of this agent alone: in parts if the environment runs on the host."""
-    own = env._replace(worlds=env.worlds[number : number + 1])
-    if isinstance(own, PureEnv):
-        return _compiled(algorithm, own, faults)
+    if isinstance(env, PureEnv):
+        return _compiled(algorithm, env._replace(worlds=env.worlds[number : number + 1]), faults)
     work = federation_round.compiled(federation_round.make_work(algorithm, faults))
-    loop = federation_round.host_loop(f"agent {number}")
-    return functools.partial(federation_round.local, work, _own_sampler(algorithm, own, faults), loop)
+    sample = make_sampler(env, as_acted(algorithm, env.spec, faults), 1, first=number)
+    return functools.partial(federation_round.local, work, sample, federation_round.host_loop(f"agent {number}"))
 
 
 @functools.lru_cache(maxsize=8)
@@ -62,10 +61,7 @@ def _compiled(algorithm: Algorithm, own: PureEnv, faults: Faults) -> Callable[..
     """`local` as one program; agents of one world that share a process share it."""
     work = federation_round.make_work(algorithm, faults)
     loop = federation_round.compiled_loop(algorithm.plan.initial_steps + algorithm.plan.local_steps)
-    return jax.jit(functools.partial(federation_round.local, work, _own_sampler(algorithm, own, faults), loop))
-
-
-def _own_sampler(algorithm: Algorithm, own: Env, faults: Faults) -> Sampler:
-    """To this sampler an agent is the first of one, whatever its number: its keys say who it is."""
     sample = make_sampler(own, as_acted(algorithm, own.spec, faults), 1)
-    return lambda actors, keys, ids, step: sample(actors, keys, jnp.zeros(1, int), step)
+    # to this sampler an agent is the first of one, whatever its number: its keys say who it is
+    first: Sampler = lambda actors, keys, ids, step: sample(actors, keys, jnp.zeros(1, int), step)  # noqa: E731
+    return jax.jit(functools.partial(federation_round.local, work, first, loop))

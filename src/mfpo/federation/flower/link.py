@@ -4,6 +4,7 @@ A node says which agent it is when it is first seen; where the server knows the 
 who it is, and it cannot say otherwise.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -17,7 +18,8 @@ from mfpo.federation.flower.roster import Roster
 
 POLL = 0.2  # seconds between two looks for answers
 ROLL_CALL = 2.0  # seconds between two looks for nodes
-AGAIN = 5.0  # seconds until an agent that failed is asked again
+AGAIN = 5.0  # seconds until an agent that failed is asked again,
+REPENT = 30.0  # and until a node that was left out may say anew who it is
 
 Notice = Callable[[str], object]
 
@@ -39,7 +41,8 @@ class GridLink:
         self._roster, self._known = roster, known or {}
         self._homes: dict[int, int] = {}  # agent -> node
         self._introducing: dict[str, int] = {}  # message -> node that was asked who it is
-        self._greeted: set[int] = set()
+        self._greeted: dict[int, float] = {}  # node -> when to ask it again who it is
+        self._left_out: dict[int, str] = {}  # node -> why
         self._hello = Frame({**wire.known(), "kind": "hello"}, {})
         self._looked = 0.0
 
@@ -90,31 +93,42 @@ class GridLink:
             self._looked = time.monotonic()
             present = set(self._grid.get_node_ids())
             self._homes = {agent: node for agent, node in self._homes.items() if node in present}
-            self._greeted &= present
-            for node in present - self._greeted:
-                self._greeted.add(node)
+            self._left_out = {node: why for node, why in self._left_out.items() if node in present}
+            self._greeted = {node: when for node, when in self._greeted.items() if node in present}
+            for node in [node for node in present if self._greeted.get(node, 0.0) <= self._looked]:
+                self._greeted[node] = math.inf
                 self._introducing |= dict.fromkeys(self._push(self._hello, MessageType.QUERY, [node]), node)
         for message in self._pull(self._introducing):
             node = self._introducing.pop(message.metadata.reply_to_message_id)
             answer = self._read(message, f"The greeting of node {node}", self._hello)
             if answer is None:
-                self._greeted.discard(node)
+                self._greeted.pop(node, None)
             else:
                 self._welcome(node, answer)
 
     def _welcome(self, node: int, answer: Frame) -> None:
         agent = answer.envelope.get("agent")
         if type(agent) is not int or not 0 <= agent < self._agents:
-            self._notice(f"node {node} says it is agent {str(agent)[:20]}, but there are {self._agents}; left out.")
+            self._leave_out(node, f"Node {node} says it is agent {str(agent)[:20]}, but there are {self._agents}.")
             return
         reason = self._objection(node, agent, answer)
         if reason:
-            self._roster.refused(agent, reason)
-            self._notice(f"{reason} It is left out.")
+            if self._leave_out(node, reason):
+                self._roster.refused(agent, reason)
             return
+        self._left_out.pop(node, None)
         self._homes[agent] = node
         self._roster.note(agent, "is there.")
         self._notice(f"agent {agent} is there.")
+
+    def _leave_out(self, node: int, reason: str) -> bool:
+        """For a while: who stands in its way may go. Whether that is news."""
+        self._greeted[node] = time.monotonic() + REPENT
+        if self._left_out.get(node) == reason:
+            return False
+        self._left_out[node] = reason
+        self._notice(f"{reason} It is left out.")
+        return True
 
     def _objection(self, node: int, agent: int, answer: Frame) -> str:
         """Why a node cannot be this agent; nothing if it can."""

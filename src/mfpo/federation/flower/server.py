@@ -6,6 +6,7 @@ not as it must be is refused, counted and named; so is one of another round or r
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -40,12 +41,31 @@ class Link(Protocol):
         """
 
 
+class Nobody:
+    """A `Link` to no agent: for an engine that is made only to find out whether it can be."""
+
+    def exchange(self, question: Frame, wanted: Sequence[int]) -> Iterator[tuple[int, Frame] | None]:
+        """No answer, and none to come."""
+        return iter(())
+
+
 class Terms(NamedTuple):
     """What a run over the network needs to know beyond its settings."""
 
     run: str  # its id: no other run of these agents has it
     min_agents: int = 1  # a round goes on without the others
     round_timeout: float = 600.0  # seconds after which it does
+
+
+def check_terms(terms: Terms, agents: int) -> None:
+    """Raise a `ConfigError` where a round could not end as it should."""
+    if not 1 <= terms.min_agents <= agents:
+        raise ConfigError(f"--min-agents is {terms.min_agents}, but the run has {agents} agents; give 1 to that.")
+    if not 1 <= terms.round_timeout < math.inf:  # nor NaN
+        raise ConfigError(
+            f"--round-timeout is {terms.round_timeout:g}, but it is a number of seconds, 1 or more; give more than the "
+            "slowest agent takes for a round."
+        )
 
 
 class Answer(NamedTuple):
@@ -67,10 +87,7 @@ def make(
 ) -> Engine:
     """The engine of a server whose agents are behind `link`. Its state holds no agents: theirs never leaves them."""
     check(settings.faults, settings.agents)
-    if not 1 <= terms.min_agents <= settings.agents:
-        raise ConfigError(
-            f"--min-agents is {terms.min_agents}, but the run has {settings.agents} agents; give 1 to that."
-        )
+    check_terms(terms, settings.agents)
     key = jax.random.key(settings.seed)
     ask = _Asking(order_of(settings, config), algorithm, link, terms, notice, roster)
     serve = _program(algorithm, env)
@@ -86,7 +103,8 @@ def make(
         federation_round.check_finite(server, f"round {number}")
         steps = federation_round.count_steps(algorithm, number)
         log = _pool(answers, settings.agents, steps, algorithm.plan.episodes)
-        whole = host_log(log, service_log, present, steps, settings.byzantine)
+        tells = np.isin(np.arange(settings.agents), [i for i, answer in answers.items() if answer.report is not None])
+        whole = host_log(log, service_log, present, steps, settings.byzantine, tells)
         return State(server, ()), whole._replace(merge={**whole.merge, "refused": refused})
 
     def start() -> State:
@@ -206,7 +224,7 @@ def _rows(uploads: list[PyTree | None]) -> PyTree:
 
 
 def _pool(answers: dict[int, Answer], agents: int, steps: int, episodes: int) -> StepLog:
-    """The log of all agents; nothing is known of one that did not answer, or keeps its report to itself.
+    """The log of all agents; NaN and zeros stand for one that did not answer, or keeps its report to itself.
 
     A metric counts if most reports have it.
     """

@@ -4,9 +4,11 @@ A run is a run directory, made by `mfpo federation submit`; its training loop, f
 With plain `flwr run`, which names none, it is made here of the run config.
 """
 
+import functools
 import itertools
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -17,15 +19,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from mfpo.errors import ConfigError, MfpoError, RunError
-from mfpo.federation import Engine
 from mfpo.federation.flower import roster as rosters
 from mfpo.federation.flower import server
 from mfpo.federation.flower.link import GridLink
 from mfpo.federation.flower.roster import Roster
-from mfpo.federation.flower.server import Terms
+from mfpo.federation.flower.server import Nobody, Terms
 from mfpo.runs import directory, files, training
 from mfpo.runs.settings import Settings, resolve_options
-from mfpo.types import Algorithm, Env
 
 TERMS = "federation.json"  # in the run directory: what it was submitted with
 LOG = "federation.log"  # in the run directory: who came, who was left out and why
@@ -46,10 +46,12 @@ def main(grid: Grid, context: Context) -> None:
             pass
     except RunError:
         return  # it was submitted twice, and the first is at it
+    if read_order(run)["state"] == "stopped":
+        return  # before it could begin
     try:
         train(run, grid, nodes)
     except MfpoError as error:
-        write_order(run, "failed", reason=str(error))
+        write_order(run, {"state": "failed", "reason": str(error)})
         raise
 
 
@@ -62,27 +64,39 @@ def train(
     """Go on with a run over a grid. `nodes` says which agent each node is, as far as keys tell."""
     say = notice or _teller(run)
     terms = read_terms(run)
-    roster = Roster(run / rosters.NAME, directory.read_config(run)[0].agents)
+    agents = directory.read_config(run)[0].agents
+    roster = Roster(run / rosters.NAME, agents)
     roster.write()
-
-    def make_engine(settings: Settings, config: Any, algorithm: Algorithm, env: Env) -> Engine:
-        link = GridLink(grid, settings.agents, terms.round_timeout, say, roster, nodes)
-        return server.make(settings, config, algorithm, env, link, terms, say, roster)
-
+    link = GridLink(grid, agents, terms.round_timeout, say, roster, nodes)
+    make_engine = functools.partial(server.make, link=link, terms=terms, notice=say, roster=roster)
     return training.resume(run, callback=lambda row: roster.write(), notice=say, make_engine=make_engine)
 
 
 def new_run(path: Path, settings: Settings, config: Any, min_agents: int = 1, timeout: float = 600.0) -> Path:
-    """A run directory for a training run of a federation."""
+    """A run directory for a training run of a federation; what `train` would refuse is refused before there is one."""
+    name = re.sub(r"[^\w-]", "_", path.name)[:80]  # as agents name its folder
+    terms = Terms(f"{name}-{secrets.token_hex(4)}", min_agents, timeout)
+    roster = Roster(path / rosters.NAME, settings.agents)
+    make_engine = functools.partial(server.make, link=Nobody(), terms=terms, notice=_teller(path), roster=roster)
+    training.assemble(settings, config, make_engine)
     directory.create(path, settings, config)
-    write_terms(path, Terms(f"{path.name}-{secrets.token_hex(4)}", min_agents, timeout))
-    write_order(path, "stopped")  # until it is submitted
+    write_terms(path, terms)
+    write_order(path, {"state": "stopped"})  # until it is submitted
     return path
 
 
-def write_order(run: Path, state: str, **more: Any) -> None:
-    """What is wanted of a run now: wanted or stopped; or failed, and why."""
-    files.replace(run / ORDER, json.dumps({"state": state, **more}).encode())
+def write_order(run: Path, order: dict[str, Any]) -> None:
+    """What is wanted of a run now, as its `state`: wanted or stopped; or failed, and why."""
+    files.replace(run / ORDER, json.dumps(order).encode())
+
+
+def read_order(run: Path) -> dict[str, Any]:
+    """What was last wanted of a run."""
+    try:
+        order: dict[str, Any] = json.loads((run / ORDER).read_text())
+        return order
+    except (OSError, ValueError) as error:
+        raise RunError(f"{run} was never submitted; do it with `mfpo federation submit`.") from error
 
 
 def free_name(home: Path, settings: Settings) -> str:
@@ -101,7 +115,7 @@ def found_run(home: Path, said: Mapping[str, Any], flower_run: int) -> Path:
     named = {name: said[name] for name in ("env", "algorithm", "agents", "rounds", "seed") if said.get(name)}
     settings, config = resolve_options({**named, **more, "engine": "flower"})
     run = new_run(home / "runs" / free_name(home, settings), settings, config)
-    write_order(run, "wanted", flower_run=str(flower_run), submitted=time.time())
+    write_order(run, {"state": "wanted", "flower_run": str(flower_run), "submitted": time.time()})
     return run
 
 

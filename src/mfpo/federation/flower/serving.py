@@ -12,11 +12,11 @@ from pathlib import Path
 
 import tomli_w
 
-from mfpo.errors import MfpoError
+from mfpo.errors import MfpoError, RunError
 from mfpo.federation.flower import control, layout, processes
 from mfpo.federation.flower.layout import Federation
 from mfpo.federation.flower.processes import Child
-from mfpo.federation.flower.server_app import FEDERATION, write_order
+from mfpo.federation.flower.server_app import FEDERATION, read_order, write_order
 from mfpo.runs import files
 
 LINGERS = 20.0  # seconds that a superlink may take to end
@@ -44,12 +44,12 @@ def serve(federation: Federation, notice: Notice, stop: Callable[[], bool] = lam
         register(federation, notice)
         safety = "without TLS and without keys, on this machine only" if federation.insecure else "with TLS and keys"
         notice(f"the server is up at {federation.address}, {safety}; {federation.agents} agents may join.")
-        doorman = Doorman(federation, server / "superlink.log")
+        doorman, told = Doorman(federation, server / "superlink.log"), set[str]()
         while not stop():
             link.keep(notice)
             executor.keep(notice)
             doorman.look(notice)
-            _take_up(federation, notice)
+            _take_up(federation, notice, told)
             time.sleep(1.0)
 
 
@@ -149,14 +149,23 @@ class Doorman:
         return found
 
 
-def _take_up(federation: Federation, notice: Notice) -> None:
-    """Submit again what is wanted and does not run."""
+def _take_up(federation: Federation, notice: Notice, told: set[str]) -> None:
+    """Submit again what is wanted and does not run. Of a run that cannot be read this is told once."""
     for run in control.runs_of(federation):
-        order = control.read_order(run)
-        if control.state_of(run) == "waiting" and time.time() - order["submitted"] > PATIENCE:
+        try:
+            order = read_order(run)
+            left = control.state_of(run) == "waiting" and time.time() - order["submitted"] > PATIENCE
+        except RunError as error:
+            sentence = f"the run {run.name} is left alone: {error}"
+            if sentence not in told:
+                told.add(sentence)
+                notice(sentence)
+            continue
+        if left:
             notice(f"the run {run.name} is in the middle and nothing trains it; it is submitted again.")
             try:
                 control.submit(federation, run)
             except MfpoError as error:
                 notice(str(error))
-                write_order(run, **{**order, "submitted": time.time()})
+                if read_order(run) == order:
+                    write_order(run, order | {"submitted": time.time()})

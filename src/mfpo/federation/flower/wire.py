@@ -1,7 +1,7 @@
 """Pytrees <-> what travels: arrays with a name, a shape and a type, checked against the algorithm's specification.
 
 A message is refused as a whole, with one sentence, if anything about it is not as specified. Only after that is a tree
-made of it. Bytes are counted as `round.count_bytes` counts them: the arrays, without the envelope.
+made of it. Bytes are counted as `trees.count_bytes` counts them: the arrays, without the envelope.
 """
 
 import math
@@ -17,6 +17,7 @@ from mfpo.federation.flower.frames import FRAME, Entries, Entry, Frame, Value
 from mfpo.federation.logs import StepLog
 from mfpo.federation.round import count_steps
 from mfpo.runs.directory import version
+from mfpo.runs.metrics import OWN
 from mfpo.runs.tensors import describe, named_leaves
 from mfpo.types import Algorithm, PyTree
 
@@ -97,7 +98,7 @@ def report_of(entries: Entries, algorithm: Algorithm, round_number: int, what: s
     if not entries:
         return None
     steps, names = count_steps(algorithm, round_number), sorted(entries.keys() - {"returns", "lengths"})
-    odd = [name for name in names if not name.startswith("metrics/") or len(name) > 100]
+    odd = [name for name in names if not name.startswith("metrics/") or len(name) > 100 or OWN.fullmatch(name[8:])]
     if odd or len(names) > MOST_METRICS:
         found = f"an unexpected array {odd[0][:80]!r}" if odd else f"{len(names)} metrics; {MOST_METRICS} is the most"
         raise MessageRefused(f"{what} reports {found}.")

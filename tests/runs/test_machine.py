@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from mfpo.cli import machine
+from mfpo.runs import machine
 
 SHOW = (
     "import jax; print(len(jax.devices()), jax.config.jax_compilation_cache_dir, "
     "jax.config.values['jax_cpu_enable_async_dispatch'])"
 )
-PREPARE = "from mfpo.cli import machine; machine.prepare(); "
+PREPARE = "from mfpo.runs import machine; machine.prepare(); "
 
 
 def setup(code, tmp_path, **variables):
@@ -46,6 +46,16 @@ def test_what_the_user_decided_stays(tmp_path, variables):
     assert setup(PREPARE + SHOW, tmp_path, **variables, **others) == (3, "/elsewhere", True)
 
 
+def test_the_python_interface_uses_every_core_too(tmp_path):
+    train = "mfpo.train('CartPole-v1', agents=2, rounds=1, local_steps=1, trajectories=2, evaluation_episodes=2, "
+    two = "import os; os.sched_getaffinity = lambda _: {0, 1}; import mfpo; "
+    run = two + train + f"baseline='none', step='plain', out={str(tmp_path / 'run')!r}); "
+    assert setup(run + SHOW, tmp_path)[0] == 2
+    assert "devices = 2" in (tmp_path / "run" / "config.toml").read_text()
+    for again in ("resume", "evaluate"):
+        assert setup(two + f"mfpo.{again}({str(tmp_path / 'run')!r}); " + SHOW, tmp_path)[0] == 2
+
+
 def test_a_program_that_has_started_jax_keeps_its_devices(tmp_path):
     late = "import jax; jax.config.update('jax_num_cpu_devices', 1); jax.devices(); " + PREPARE
     assert setup(late + SHOW, tmp_path)[0] == 1
@@ -61,7 +71,7 @@ def test_the_cache_is_kept_per_kind_of_processor(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_memory_is_used_again_for_games(tmp_path):
-    games = "from mfpo.cli import machine; machine.prepare('ALE/Pong-v5'); "
+    games = "from mfpo.runs import machine; machine.prepare('ALE/Pong-v5'); "
     work = (
         "import resource; "
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "

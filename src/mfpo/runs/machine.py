@@ -1,6 +1,6 @@
 """How JAX uses this machine: every core, and programs it has compiled before. What the user decided stays.
 
-All must be said before JAX starts its backends; a program that calls `main` may be past that, and keeps what it has.
+All must be said before JAX starts its backends; a program that calls us may be past that, and keeps what it has.
 """
 
 import ctypes
