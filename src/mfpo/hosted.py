@@ -134,9 +134,9 @@ def _at_once(work: Callable[[_Strip], T], strips: Sequence[_Strip], pool: Thread
     try:
         wait(running)
     except BaseException:
-        elsewhere = [strip for strip in strips if strip.env.processes]
-        with ThreadPoolExecutor() as closing:
-            list(closing.map(_Strip.close, elsewhere))
+        stop = strips[0].env.stop
+        while stop and wait(running, timeout=0.1).not_done:  # one that was about to start a process has it now
+            stop()
         raise
     return [future.result() for future in running]
 

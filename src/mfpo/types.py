@@ -119,6 +119,7 @@ class HostedEnv(NamedTuple):
     # all may be stepped `together`: one that is left out of a step will be reset before its next
     parallel: bool = False  # whether threads can step different copies at the same time
     processes: int = 0  # that each step some of the copies; 0: this one steps all of them
+    stop: Callable[[], None] | None = None  # with processes: end those that run now, whatever they are busy with
     worlds: tuple[tuple[tuple[str, float], ...], ...] = ()  # the world of every agent, as pairs; empty: as in PureEnv
     compiled: Callable[[Any], Compiled] | None = None  # its Copies -> how a program on the CPU steps them, if it can
 

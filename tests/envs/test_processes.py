@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,9 +21,10 @@ from mfpo.cli import main
 from mfpo.envs import gymnasium_env
 from mfpo.envs.processes import Remote, in_processes
 from mfpo.errors import ConfigError, CopyFailed, StepFailed
+from mfpo.hosted import episode_sampler
 
 OWN = """
-import os, signal, time, gymnasium, numpy as np
+import os, signal, sys, time, gymnasium, numpy as np
 
 def note(what):
     with open(what, "a") as file:
@@ -35,6 +39,9 @@ class Walk(gymnasium.Env):
         self.trouble, self.start = trouble, start
         if trouble == "begin":
             os._exit(4)
+        if trouble == "stuck" and sys.argv == ["-c"]:
+            print("stuck", file=sys.stderr, flush=True)
+            time.sleep(1000.0)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -146,7 +153,7 @@ def test_a_process_that_ends_at_once_is_told() -> None:
     with pytest.raises(
         StepFailed, match="^The environment walks:Walk-v0 could not be opened in a .* ended: exit code 4"
     ):
-        Remote("walks:Walk-v0", 0, {}, [{"trouble": "begin"}])
+        Remote().open("walks:Walk-v0", 0, {}, [{"trouble": "begin"}])
 
 
 def test_an_environment_that_only_this_process_knows_is_told() -> None:
@@ -177,7 +184,8 @@ def test_environments_that_use_all_cores_need_none(name: str) -> None:
 ORPHAN = """
 import sys, numpy as np
 from mfpo.envs.processes import Remote
-copies = Remote("walks:Walk-v0", 0, {}, [{"trouble": sys.argv[1]}])
+copies = Remote()
+copies.open("walks:Walk-v0", 0, {}, [{"trouble": sys.argv[1]}])
 print(copies._process.pid, flush=True)
 copies.reset(np.arange(1), None)
 copies.step(np.arange(1), np.zeros(1, np.int32))
@@ -248,7 +256,30 @@ def test_a_process_that_ends_costs_one_round(capfd: pytest.CaptureFixture[str]) 
     assert "mfpo resume run" in said and "Traceback" not in said
 
 
-def test_an_interrupt_does_not_wait_for_processes() -> None:
+@pytest.mark.parametrize(("trouble", "sign"), [("hang", "a step"), ("stuck", "stuck")])
+def test_an_interrupt_ends_processes_that_hang_or_never_open(
+    trouble: str, sign: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Remote] = []
+    of_class = Remote.__init__
+    monkeypatch.setattr(Remote, "__init__", lambda self: (started.append(self), of_class(self))[1])
+    monkeypatch.setattr("mfpo.envs.processes.PATIENCE", 0.1)
+    env = envs.make("walks:Walk-v0", 0, f"trouble={trouble}", 2, 2)
+    sampler = episode_sampler(env, lambda actor, obs, key: (jnp.int32(0), jnp.int32(0)), 2, 3)
+
+    def interrupt() -> None:
+        _wait_until(lambda: sign in capfd.readouterr().err)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        sampler(jnp.zeros(2), jax.random.split(jax.random.key(0), 2), jnp.arange(2), jnp.int32(0))
+    interrupter.join()
+    assert len(started) == 2 and all(remote._process.poll() is not None for remote in started)
+
+
+def test_an_interrupt_ends_a_run_whose_processes_hang() -> None:
     command = [sys.executable, "-m", "mfpo", "train", "walks:Walk-v0", *SMALL, "--world", "trouble=hang"]
     process = subprocess.Popen([*command, "--processes", "2"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

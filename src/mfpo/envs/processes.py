@@ -11,7 +11,10 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -26,17 +29,29 @@ PATIENCE = 5.0  # seconds for environments to close
 
 def in_processes(env: HostedEnv, horizon: int, world: World, processes: int) -> HostedEnv:
     """The Gymnasium environment, which `gymnasium_env` made for this horizon and world, stepped by other processes."""
+    running: weakref.WeakSet[Remote] = weakref.WeakSet()
+    changing = threading.Lock()
 
     def open_(worlds: Sequence[World], learning: bool = False, together: bool = False) -> Remote:
-        return Remote(env.spec.id, horizon, world, worlds)
+        remote = Remote()
+        with changing:
+            running.add(remote)  # before it opens anything, which may take for ever
+        remote.open(env.spec.id, horizon, world, worlds)
+        return remote
 
-    return env._replace(open=open_, processes=processes)
+    def stop() -> None:
+        with changing:
+            now = list(running)
+        with ThreadPoolExecutor() as closing:
+            list(closing.map(Remote.close, now))
+
+    return env._replace(open=open_, processes=processes, stop=stop)
 
 
 class Remote:
     """`Copies` in a process of their own."""
 
-    def __init__(self, name: str, horizon: int, world: World, worlds: Sequence[World]) -> None:
+    def __init__(self) -> None:
         code = f"import sys; sys.path[:] = {sys.path!r}; from mfpo.envs import processes; processes.serve()"
         self._busy = False  # somebody waits for an answer
         try:
@@ -46,8 +61,14 @@ class Remote:
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for us to handle
             )
+        except OSError as error:
+            raise StepFailed(f"No process could be started to step environments: {error}") from error
+
+    def open(self, name: str, horizon: int, world: World, worlds: Sequence[World]) -> None:
+        """Make a copy for each of the worlds of the environment, which is known as that of this horizon and world."""
+        try:
             self._call(0, name, horizon, dict(world), [dict(each) for each in worlds])
-        except (CopyFailed, OSError) as error:
+        except CopyFailed as error:
             raise StepFailed(f"The environment {name} could not be opened in a process of its own: {error}") from error
         except MfpoError as error:
             self.close()
