@@ -52,6 +52,10 @@ class MissingExtra(MfpoError):
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f"{feature} needs an optional package; install it with: pip install 'mfpo[{extra}]'")
+        self._given = feature, extra
+
+    def __reduce__(self) -> tuple[type["MissingExtra"], tuple[str, str]]:
+        return MissingExtra, self._given
 
 
 def did_you_mean(given: str, possible: Iterable[str]) -> str:

@@ -199,6 +199,16 @@ def test_a_policy_acts_on_the_environment_it_was_trained_in(seen: Any, done: Any
         policy.on(other)
 
 
+def test_a_policy_of_frames_says_how_to_wrap_a_game() -> None:
+    spec = EnvSpec("ALE/Pong-v5", (4, 84, 84), Discrete(6), 100, stack=4)
+    algorithm = algorithms.make("mfpo", config := algorithms.config_class("mfpo")(), spec, 1)
+    policy = Policy(Origin("mfpo", config, spec, 1), algorithm, params=None)
+    raw, wrapped = (spaces.Box(0, 255, shape, np.uint8) for shape in ((210, 160, 3), (4, 84, 84)))
+    with pytest.raises(MfpoError, match=r"sees frames of shape \(4, 84, 84\), but .*\(210, 160, 3\).*frameskip=1"):
+        policy.on(SimpleNamespace(observation_space=raw, action_space=spaces.Discrete(6)))
+    assert callable(policy.on(SimpleNamespace(observation_space=wrapped, action_space=spaces.Discrete(6))))
+
+
 def test_what_is_no_observation_is_told(policy: Policy) -> None:
     for odd in ([[0.0], [0.0, 1.0]], {"a": 1}, None, "four"):
         with pytest.raises(MfpoError, match=r"takes observations of shape \(4,\).*use policy.on\(env\)"):

@@ -286,9 +286,21 @@ def test_a_truncated_checkpoint(job: Job, whole: Run, tmp_path: Path) -> None:
     assert result(tmp_path / "run") == result(whole.path)
 
 
+def test_damaged_checkpoints_are_not_said_to_be_gone(job: Job, whole: Run, tmp_path: Path) -> None:
+    interrupted(job, tmp_path / "run", after=3)
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.write_bytes(b"")
+    said: list[str] = []
+    resume(tmp_path / "run", notice=said.append)
+    assert len(said) == 2 and "going back to" in said[0] and said[1].endswith("; starting again from round 1.")
+    assert result(tmp_path / "run") == result(whole.path)
+
+
 def test_notices_are_warnings_unless_asked_for(job: Job, whole: Run) -> None:
-    with pytest.warns(UserWarning, match="nothing to do"):
-        resume(whole.path)
+    for of_whom in (resume, mfpo.resume):
+        with pytest.warns(UserWarning, match="nothing to do") as warned:
+            of_whom(whole.path)
+        assert warned[0].filename == __file__  # of whoever called
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def list_names(args: argparse.Namespace) -> int:
         return 0
     tuned = {env: [name for name in of if is_tuned(env, name)] for env, of in presets.items()}
     environments = {env: _presets_in_words(of, tuned[env]) for env, of in presets.items()}
-    environments["…"] = "any other game of ALE (tuned on Pong), any Gymnasium id, or package.module:EnvId"
+    environments["…"] = "any other game of ALE (tuned on Pong and Breakout), any Gymnasium id, or package.module:EnvId"
     for title, entries in (("environments", environments), ("algorithms", algorithms), ("engines", engines)):
         print(title)
         width = max(map(len, entries))

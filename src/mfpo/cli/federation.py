@@ -67,7 +67,7 @@ def submit(args: argparse.Namespace) -> int:
     federation = layout.read(Path(args.folder))
     if args.run:
         run = federation.folder / "runs" / args.run
-        if control.state_of(run) in ("stopped", "failed"):
+        if control.state_of(run) in ("stopped", "failed", "damaged"):
             control.check_up(federation)
             control.submit(federation, run)
     else:

@@ -122,7 +122,8 @@ def _preset_defaults(argv: list[str], algorithm: str, preset: str) -> tuple[dict
     from mfpo.runs.settings import is_tuned, resolve
 
     known = list_environments()
-    env = next((text for text in argv if text in known or is_tuned(text, algorithm)), None)
+    named = [text for text in argv if text in known] or [text for text in argv if is_tuned(text, algorithm)]
+    env = next(iter(named), None)
     if env is None:
         return {}, {}, "The preset of an environment may change a default: `mfpo train ENV --help` shows the result."
     settings, config = resolve({"env": env, "algorithm": algorithm, "preset": preset}, {})
@@ -325,7 +326,7 @@ def _agent(parser: Parser, argv: list[str]) -> None:
 COMMANDS: dict[str, tuple[str, Callable[[Parser, list[str]], None]]] = {
     "train": ("train agents on an environment", _train),
     "resume": ("go on with a run that was stopped, or train it longer", _resume),
-    "evaluate": ("judge a run's policy on fresh episodes", _evaluate),
+    "evaluate": ("judge a run's policy, of a finished run or one on its way, on fresh episodes", _evaluate),
     "compare": ("run several algorithms with several seeds, and compare them", _compare),
     "sweep": ("train with several values of one number, and draw what it does", _sweep),
     "plan": ("say what the theorem asks for: local steps, trajectories, rounds, bytes", _plan),

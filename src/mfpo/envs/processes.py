@@ -52,7 +52,8 @@ class Remote:
     """`Copies` in a process of their own."""
 
     def __init__(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from mfpo.envs import processes; processes.serve()"
+        path = [entry for entry in sys.path if isinstance(entry, str)]  # Python itself looks at no others
+        code = f"import sys; sys.path[:] = {path!r}; from mfpo.envs import processes; processes.serve()"
         self._busy = False  # somebody waits for an answer
         try:
             self._process = subprocess.Popen(

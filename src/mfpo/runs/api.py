@@ -1,7 +1,9 @@
 """The Python interface: what `import mfpo` offers, in terms of the rooms behind it.
 
-As on the command line, JAX is told to use every core, unless the program has used it before or says otherwise
-(JAX_NUM_CPU_DEVICES=1 in the environment, say).
+As on the command line, JAX is told how to use this machine, for the whole program: every core is a device, a program
+runs in the thread that calls it, and compiled programs are kept below ~/.cache/mfpo. A program that has used JAX before
+keeps what it has, and so does one that says otherwise in its environment: JAX_NUM_CPU_DEVICES,
+JAX_CPU_ENABLE_ASYNC_DISPATCH, JAX_COMPILATION_CACHE_DIR and, for games, any MALLOC_… variable (see `machine`).
 """
 
 import os
@@ -48,7 +50,10 @@ def load_policy(path: str | os.PathLike[str], seed: int = 0) -> Policy:
 def evaluate(
     run: Run | str | os.PathLike[str], episodes: int | None = None, seed: int | None = None, greedy: bool = False
 ) -> dict[str, Any]:
-    """The score of a run's final policy on fresh episodes: {"mean", "std", "episodes", "returns", ...}."""
+    """The score of a run's policy on fresh episodes: {"mean", "std", "episodes", "returns", ...}.
+
+    A run that is not finished is judged by its newest checkpoint; "rounds" says how many were done.
+    """
     path = Path(run.path if isinstance(run, Run) else run)
     machine.prepare(directory.read_config(path)[0].env)
     return judging.evaluate_run(path, episodes=episodes, seed=seed, greedy=greedy)

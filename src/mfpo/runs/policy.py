@@ -68,7 +68,14 @@ class Policy:
         copy = gymnasium_env.understand(self.spec.id, env, self.spec.horizon)
         encode: Callable[[Any], Any]
         if self.spec.stack:  # frames are seen as they are
-            encode, spec = np.asarray, copy.spec._replace(observation_shape=env.observation_space.shape)
+            shape = env.observation_space.shape
+            if shape != self.spec.observation_shape:
+                raise MfpoError(
+                    f"The policy of {self.spec.id} sees frames of shape {self.spec.observation_shape}, but this "
+                    f"environment shows {shape}. Make it with frameskip=1, and wrap it in AtariPreprocessing and "
+                    f"FrameStackObservation(..., {self.spec.stack}) of gymnasium.wrappers."
+                )
+            encode, spec = np.asarray, copy.spec._replace(observation_shape=shape)
         else:
             encode, spec = copy.encode, copy.spec
         check_fit(self.spec, spec)

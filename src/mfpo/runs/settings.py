@@ -139,8 +139,9 @@ def _presets(env: str, algorithm: str) -> dict[str, Any]:
 
     Environments with a namespace share one: ALE.toml is for ALE/Pong-v5 and every other game of ALE.
     """
-    file = importlib.resources.files("mfpo") / "presets" / (env.partition("/")[0] + ".toml")
-    if not file.is_file():
-        return {}
-    presets: dict[str, Any] = tomllib.loads(file.read_text("utf-8")).get(algorithm, {})
-    return presets
+    name = env.partition("/")[0] + ".toml"
+    for file in (importlib.resources.files("mfpo") / "presets").iterdir():  # any text may be given, so none is opened
+        if file.name == name:
+            presets: dict[str, Any] = tomllib.loads(file.read_text("utf-8")).get(algorithm, {})
+            return presets
+    return {}

@@ -6,6 +6,7 @@ again by the same round, computed again from the same numbers.
 """
 
 import dataclasses
+import inspect
 import os
 import time
 import warnings
@@ -129,7 +130,11 @@ def open_run(path: AnyPath) -> Run:
 
 
 def _warn(sentence: str) -> None:
-    warnings.warn(sentence, stacklevel=3)
+    """A warning that names the line which called mfpo."""
+    frame, level = inspect.currentframe(), 1
+    while frame and frame.f_back and frame.f_globals["__name__"].startswith("mfpo."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, stacklevel=level)
 
 
 def assemble(settings: Settings, config: Any, make_engine: MakeEngine | None = None) -> Job:
@@ -186,7 +191,7 @@ def _go_on(path: Path, job: Job, callback: Callback | None, notice: Notice, star
     if not progress.round:
         state = job.engine.start()
     with files.writing(directory.METRICS, path):
-        if not progress.round and len(metrics.read(log_file)) > 1:
+        if not progress.round and not checkpoint.latest_round(folder) and len(metrics.read(log_file)) > 1:
             notice(f"The checkpoints of {path} are gone; starting again from round 1.")
         rows = metrics.cut(log_file, progress.round)
     if len(rows) < progress.round:

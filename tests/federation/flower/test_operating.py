@@ -80,20 +80,49 @@ def test_a_run_that_nothing_trains_is_submitted_again(
     assert said == ["the run one is in the middle and nothing trains it; it is submitted again."]
 
 
+@pytest.mark.parametrize("order", ["{", "[]", "null", "{}", '{"state": 3}'])
 def test_a_run_that_cannot_be_read_does_not_end_the_server(
-    federation: layout.Federation, run: Path, submitted: list[Path]
+    order: str, federation: layout.Federation, run: Path, submitted: list[Path]
 ) -> None:
     broken = run.parent / "broken"
     broken.mkdir()
-    (broken / server_app.ORDER).write_text("{")
+    (broken / server_app.ORDER).write_text(order)
     said: list[str] = []
     told: set[str] = set()
     for _ in range(2):
         serving._take_up(federation, said.append, told)
     assert submitted == [run, run]
+    again = f"mfpo federation submit {federation.folder} --run broken"
     assert [sentence for sentence in said if "broken" in sentence] == [
-        f"the run broken is left alone: {broken} was never submitted; do it with `mfpo federation submit`."
+        f"the run broken is left alone: its order.json is damaged; go on with: {again}"
     ]
+
+
+def test_a_run_whose_order_is_damaged_can_be_submitted_again(
+    federation: layout.Federation, run: Path, submitted: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / server_app.ORDER).write_text("{")
+    main(["federation", "status", str(federation.folder)])
+    assert "one: damaged, round 0 of 30\n" in capsys.readouterr().out
+    assert main(["federation", "submit", str(federation.folder), "--run", "one", "--detach"]) == 0
+    assert submitted == [run]
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_stop_that_flower_refuses_is_no_stop_while_the_run_is_trained(
+    trained: bool, federation: layout.Federation, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> dict[str, Any]:
+        raise control.Refused("Flower refused `flwr stop`: connection reset")
+
+    monkeypatch.setattr(control, "flwr", refuse)
+    server_app.write_order(run, {"state": "wanted", "flower_run": "7"})
+    with contextlib.ExitStack() as training:
+        if trained:
+            training.enter_context(directory.locked(run))
+            training.enter_context(pytest.raises(control.Refused))
+        control.halt(federation, run)
+    assert control.state_of(run) == ("waiting" if trained else "stopped")
 
 
 @pytest.mark.parametrize(

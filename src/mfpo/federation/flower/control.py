@@ -1,6 +1,5 @@
 """What an operator does: submit a run, look at it, stop it."""
 
-import contextlib
 import json
 import subprocess
 import time
@@ -75,8 +74,12 @@ def halt(federation: Federation, run: Path) -> None:
     order = read_order(run)
     write_order(run, order | {"state": "stopped"})
     if order.get("flower_run"):
-        with contextlib.suppress(Refused):  # it has ended by itself
+        try:
             flwr(federation, "stop", str(order["flower_run"]), "mfpo")
+        except Refused:
+            if _is_trained(run):  # else it has ended by itself
+                write_order(run, order)
+                raise
 
 
 def runs_of(federation: Federation) -> Iterator[Path]:
@@ -86,16 +89,22 @@ def runs_of(federation: Federation) -> Iterator[Path]:
 
 
 def state_of(run: Path) -> str:
-    """finished, failed, stopped, running or waiting."""
+    """finished, failed, stopped, running, waiting or, if nobody can tell what is wanted of it, damaged."""
     state = _written_state(run)
     if state == "wanted":
-        try:
-            with directory.locked(run):
-                pass
-        except RunError:
+        if _is_trained(run):
             return "running"
         state = _written_state(run)  # once more: it may have ended while its lock was waited for
     return "waiting" if state == "wanted" else state
+
+
+def _is_trained(run: Path) -> bool:
+    """Whether somebody is at it now."""
+    try:
+        with directory.locked(run):
+            return False
+    except RunError:
+        return True
 
 
 def _written_state(run: Path) -> str:

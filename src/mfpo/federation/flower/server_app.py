@@ -30,6 +30,7 @@ from mfpo.runs.settings import Settings, resolve_options
 TERMS = "federation.json"  # in the run directory: what it was submitted with
 LOG = "federation.log"  # in the run directory: who came, who was left out and why
 ORDER = "order.json"  # in the run directory: what is wanted of it now
+STATES = ("wanted", "stopped", "failed")
 FEDERATION = "MFPO_FEDERATION"  # environment variable: the folder of the federation, as `mfpo server` says
 app = ServerApp()
 
@@ -91,12 +92,14 @@ def write_order(run: Path, order: dict[str, Any]) -> None:
 
 
 def read_order(run: Path) -> dict[str, Any]:
-    """What was last wanted of a run."""
+    """What was last wanted of a run; of a file that says nothing of the kind, that it is "damaged"."""
     try:
-        order: dict[str, Any] = json.loads((run / ORDER).read_text())
-        return order
-    except (OSError, ValueError) as error:
+        order = json.loads((run / ORDER).read_text("utf-8"))
+    except OSError as error:
         raise RunError(f"{run} was never submitted; do it with `mfpo federation submit`.") from error
+    except ValueError:
+        order = None
+    return order if isinstance(order, dict) and order.get("state") in STATES else {"state": "damaged"}
 
 
 def free_name(home: Path, settings: Settings) -> str:

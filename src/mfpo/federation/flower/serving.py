@@ -16,7 +16,7 @@ from mfpo.errors import MfpoError, RunError
 from mfpo.federation.flower import control, layout, processes
 from mfpo.federation.flower.layout import Federation
 from mfpo.federation.flower.processes import Child
-from mfpo.federation.flower.server_app import FEDERATION, read_order, write_order
+from mfpo.federation.flower.server_app import FEDERATION, ORDER, read_order, write_order
 from mfpo.runs import files
 
 LINGERS = 20.0  # seconds that a superlink may take to end
@@ -153,8 +153,11 @@ def _take_up(federation: Federation, notice: Notice, told: set[str]) -> None:
     """Submit again what is wanted and does not run. Of a run that cannot be read this is told once."""
     for run in control.runs_of(federation):
         try:
-            order = read_order(run)
-            left = control.state_of(run) == "waiting" and time.time() - order["submitted"] > PATIENCE
+            order, state = read_order(run), control.state_of(run)
+            if state == "damaged":
+                again = f"mfpo federation submit {federation.folder} --run {run.name}"
+                raise RunError(f"its {ORDER} is damaged; go on with: {again}")
+            left = state == "waiting" and time.time() - order.get("submitted", 0.0) > PATIENCE
         except RunError as error:
             sentence = f"the run {run.name} is left alone: {error}"
             if sentence not in told:
