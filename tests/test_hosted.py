@@ -223,8 +223,8 @@ def test_every_agent_lives_in_its_own_world() -> None:
     ("how", "words"),
     [
         ("raise", "failed in step 4 of its episode: ValueError: no such gear"),
-        ("obs", "failed in step 4 of its episode: it gave an observation that is not finite"),
-        ("reward", "failed in step 4 of its episode: it gave a reward that is not finite"),
+        ("obs", "failed in step 4 of its episode: it gave an observation that is not finite in 32 bits"),
+        ("reward", "failed in step 4 of its episode: it gave a reward that is not finite in 32 bits"),
     ],
 )
 def test_a_failure_names_the_agent_and_the_step(how: str, words: str) -> None:

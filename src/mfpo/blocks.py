@@ -115,7 +115,7 @@ class Block:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = mask & ~np.isfinite(values.reshape(*mask.shape, -1)).all(axis=-1)
             if bad.any():
-                raise self.failed(self._where[bad][0], f"it gave {what} that is not finite", call)
+                raise self.failed(self._where[bad][0], f"it gave {what} that is not finite in 32 bits", call)
 
 
 class Tape:
@@ -152,7 +152,7 @@ class Tape:
         """All of it, as one batch for every agent. In a segment all slots are in use, also those that are not live."""
         live = self._record[2]
         length = (live.any(axis=2) | all_in_use).sum(axis=1).astype(np.int32)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             score = (self._scores / self._games).astype(np.float32)  # NaN where no game ended
         batch: Any = (self._obs, *self._record, last_obs.copy(), length, score)
         return Trajectories(*batch)

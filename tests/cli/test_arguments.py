@@ -90,6 +90,16 @@ def test_an_error_on_the_way_is_one_sentence_too(mfpo, tmp_path, monkeypatch):
     assert (code, out, err) == (2, "", "mfpo: The disk is full. Go on with: mfpo resume x\n")
 
 
+def test_code_that_ends_the_program_has_not_succeeded(mfpo, tmp_path, monkeypatch):
+    def end(*args, **options):
+        raise SystemExit("bye")
+
+    monkeypatch.setattr("mfpo.runs.training.train", end)
+    code, out, err = mfpo("train", "CartPole-v1", "--out", tmp_path / "run")
+    assert (code, out) == (2, "")
+    assert err.startswith("mfpo: Code that was called wanted to end the program (SystemExit: bye)")
+
+
 def test_too_little_memory_is_one_sentence_too(mfpo, tmp_path, monkeypatch):
     def huge(*args, **options):
         raise MemoryError("Unable to allocate 37.3 GiB for an array")

@@ -59,9 +59,9 @@ def run(program, tmp_path):
 @pytest.mark.parametrize(
     ("trouble", "words"),
     [
-        ('raise RuntimeError("the wheel came off")', "RuntimeError: the wheel came off"),
-        ("observation[:] = np.nan", "it gave an observation that is not finite"),
-        ("reward = np.inf", "it gave a reward that is not finite"),
+        ('raise RuntimeError("the wheel came off")', "RuntimeError: the wheel came off, in line 19 of robot.py"),
+        ("observation[:] = np.nan", "it gave an observation that is not finite in 32 bits"),
+        ("reward = np.inf", "it gave a reward that is not finite in 32 bits"),
     ],
     ids=["raise", "nan", "inf"],
 )
@@ -142,7 +142,7 @@ def test_an_algorithm_that_cannot_take_the_actions_names_one_that_can(refused):
 @pytest.fixture
 def forgetful():
     """What was loaded before must not hide that it is missing, nor the other way round."""
-    caches = envs.make, mujoco.load, atari.load
+    caches = envs._make, mujoco.load, atari.load
     for cache in caches:
         cache.cache_clear()
     yield

@@ -1,15 +1,20 @@
 import contextlib
 import functools
+import os
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from mfpo import envs
 from mfpo.envs import gymnasium_env
-from mfpo.errors import ConfigError, CopyFailed, MissingExtra, StepFailed, UnknownName
+from mfpo.errors import ConfigError, CopyFailed, StepFailed
 from mfpo.types import Box, Discrete, HostedEnv, MultiDiscrete
 
 INF = float("inf")
@@ -19,9 +24,9 @@ ANY_BOX, TWO = spaces.Box(-INF, INF, (2,), np.float64), spaces.Discrete(2)
 class Toy(gymnasium.Env):
     """Remembers what it was given; observations are samples of its space, or what `say` returns."""
 
-    def __init__(self, observation_space=ANY_BOX, action_space=TWO, say=None, size=3, slope=0.5, on=False):
+    def __init__(self, observation_space=ANY_BOX, action_space=TWO, say=None, size=3, slope=0.5, on=False, text="a"):
         self.observation_space, self.action_space = observation_space, action_space
-        self.say, self.size, self.slope, self.on = say, size, slope, on
+        self.say, self.size, self.slope, self.on, self.text = say, size, slope, on, text
         self.actions, self.seeds, self.closed = [], [], False
 
     def reset(self, *, seed=None, options=None):
@@ -119,6 +124,13 @@ def test_images_are_divided_by_255_inside_a_dict_too(toy):
             np.testing.assert_allclose(observation[-12:], picture.ravel() / 255, rtol=1e-6)
 
 
+def test_bytes_that_are_no_image_are_divided_by_their_bound(toy):
+    board = spaces.Box(np.zeros(3, np.uint8), np.array([2, 4, 0], np.uint8), dtype=np.uint8)
+    env = gymnasium_env.make(toy(observation_space=board))
+    with copies_of(env, {"say": lambda step: np.array([2, 1, 0], np.uint8)}) as (copies, _):
+        assert copies.reset(all_of(1), seeds(3)).tolist() == [[1.0, 0.25, 0.0]]
+
+
 ACTIONS = [
     (spaces.Discrete(3), Discrete(3), 2, 2),
     (spaces.Discrete(3, start=-1), Discrete(3), 2, 1),
@@ -176,10 +188,14 @@ def test_an_environment_may_write_to_its_action(toy):
     assert action == 0.5
 
 
-def test_the_largest_numbers_stand_for_no_bound(toy):
-    largest = float(np.finfo(np.float32).max)
-    env = gymnasium_env.make(toy(action_space=spaces.Box(-largest, largest, (1,))))
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_the_largest_numbers_stand_for_no_bound(toy, kind, recwarn):
+    largest = np.finfo(kind).max
+    env = gymnasium_env.make(toy(action_space=spaces.Box(-largest, largest, (1,), kind)))
     assert env.spec.action == Box((-INF,), (INF,))
+    env = gymnasium_env.make(toy("Small-v0", action_space=spaces.Box(-0.5, 0.25, (1,), kind)))
+    assert env.spec.action == Box((-0.5,), (0.25,))
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(
@@ -205,6 +221,24 @@ def test_observations_without_a_fixed_size_are_refused(toy, space):
 def test_observations_of_nothing_are_refused(toy):
     with pytest.raises(ConfigError, match=r"observations in Box\(.*not supported. Possible: .* of one number at least"):
         gymnasium_env.make(toy(observation_space=spaces.Box(0, 1, (0,))))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Discrete(2**62), spaces.MultiDiscrete([2**62, 2**62]), spaces.Box(0, 1, (4000, 4000))],
+    ids=lambda space: type(space).__name__,
+)
+def test_observations_of_too_many_numbers_are_refused(toy, space):
+    with pytest.raises(ConfigError, match="not supported. Possible: .* of one number at least and 10,000,000 at most"):
+        gymnasium_env.make(toy(observation_space=space))
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(-1, 1, (0,)), spaces.MultiDiscrete(np.zeros(0, int)), spaces.Box(-1, 1, (2, 0))], ids=repr
+)
+def test_actions_of_nothing_are_refused(toy, space):
+    with pytest.raises(ConfigError, match=r"actions in .*not supported. Possible: .* of one number at least"):
+        gymnasium_env.make(toy(action_space=space))
 
 
 @pytest.mark.parametrize(
@@ -315,6 +349,7 @@ def test_every_copy_has_its_own_arguments(toy):
         ({"on": 1.0}, "on", bool),
         ({"on": True}, "on", bool),
         ({"say": "x"}, "say", str),
+        ({"text": "007"}, "text", str),
     ],
     ids=str,
 )
@@ -322,6 +357,25 @@ def test_whole_numbers_become_what_the_constructor_has_by_default(toy, world, na
     with copies_of(gymnasium_env.make(toy()), world) as (_, [inner]):
         value = getattr(inner, name)
         assert type(value) is kind and value == world[name]
+
+
+def test_texts_stay_texts_and_truths_are_written_as_such(toy):
+    env = gymnasium_env.make(toy())
+    with copies_of(env, {"text": 4}, {"text": True}) as (_, inner):
+        assert [world.text for world in inner] == ["4", "true"]
+    with pytest.raises(ConfigError, match="--world sets on=no, but Toy-v0 takes true or false there."):
+        env.open([{"on": "no"}])
+
+
+def test_arguments_may_have_the_names_of_gymnasiums_own(toy):
+    class Named(Toy):
+        def __init__(self, id=0, max_episode_steps=3):
+            super().__init__(slope=float(max_episode_steps))
+
+    env = gymnasium_env.make(toy(creator=Named))
+    with copies_of(env, {"max_episode_steps": 7, "id": 2}) as (copies, _):
+        copies.reset(all_of(1), seeds(0))
+        assert copies.step(all_of(1), np.zeros(1, np.int32))[1].tolist() == [7.0]
 
 
 def test_an_unknown_argument_is_answered_with_those_there_are(toy):
@@ -396,6 +450,56 @@ def test_the_copy_that_failed_is_named(toy, second, reason):
         assert caught.value.__cause__ is not None
 
 
+class Stepped(Toy):
+    """Its step returns what `say` makes of the usual five values."""
+
+    def step(self, action):
+        return self.say(list(super().step(action)))
+
+    def observe(self):
+        return self.observation_space.sample()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "TypeError: terminated is neither true nor false: None"),
+        ("False", "TypeError: terminated is neither true nor false: 'False'"),
+        (np.zeros(2), "TypeError: terminated is neither true nor false"),
+    ],
+)
+def test_an_end_that_is_neither_true_nor_false_is_a_failure(toy, value, reason):
+    env = gymnasium_env.make(toy(creator=Stepped, say=lambda five: (*five[:2], value, *five[3:])))
+    with copies_of(env) as (copies, _):
+        copies.reset(all_of(1), seeds(0))
+        with pytest.raises(CopyFailed, match=reason):
+            copies.step(all_of(1), np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 1, np.array([True])], ids=repr)
+def test_an_end_may_be_any_truth(toy, value):
+    env = gymnasium_env.make(toy(creator=Stepped, say=lambda five: (*five[:2], value, value, *five[4:])))
+    with copies_of(env) as (copies, _):
+        copies.reset(all_of(1), seeds(0))
+        _, _, terminated, truncated, _ = copies.step(all_of(1), np.zeros(1, np.int32))
+        assert terminated.tolist() == truncated.tolist() == [True]
+
+
+@pytest.mark.parametrize("say", [lambda five: five[:4], lambda five: (*five, 1), lambda five: None])
+def test_a_step_that_returns_no_five_values_is_explained(toy, say):
+    with copies_of(gymnasium_env.make(toy(creator=Stepped, say=say))) as (copies, _):
+        copies.reset(all_of(1), seeds(0))
+        with pytest.raises(CopyFailed, match=r"^TypeError: its step\(\) should return five values: observation, rew"):
+            copies.step(all_of(1), np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize("reward", [2, True, np.float32(0.5), Fraction(1, 2), Decimal("0.5"), np.array([[3]])])
+def test_a_reward_may_be_any_number(toy, reward):
+    with copies_of(gymnasium_env.make(toy()), {"slope": reward}) as (copies, _):
+        copies.reset(all_of(1), seeds(0))
+        assert copies.step(all_of(1), np.zeros(1, np.int32))[1] == np.asarray(reward, float)
+
+
 @pytest.mark.parametrize("say", ["reward", "none"])
 def test_a_reward_that_is_not_a_number_is_a_failure(toy, say):
     with copies_of(gymnasium_env.make(toy()), {}, {"say": say}) as (copies, _):
@@ -455,6 +559,124 @@ def test_a_choice_outside_its_space_is_a_failure(toy, value):
         copies.reset(all_of(1), seeds(0))
 
 
+PARTS = spaces.Dict({"a": TWO, "b": spaces.Tuple((TWO, TWO))})
+
+
+@pytest.mark.parametrize(
+    ("space", "said", "reason"),
+    [
+        (TWO, 0.5, "the observation .* is outside its space"),
+        (TWO, np.zeros(2), "cannot reshape"),
+        (spaces.MultiDiscrete([2, 3]), np.array([0.7, 1.2]), r"the observation \[0.7, 1.2\] is outside its space"),
+        (PARTS, [1, 2], r"an observation is \[1, 2\], but its space is a dict of a, b"),
+        (PARTS, {"a": 1}, "an observation is {'a': 1}, but its space is a dict of a, b"),
+        (PARTS, {"a": 1, "b": (1,)}, r"an observation is \(1,\), but its space is a tuple of 2 parts"),
+    ],
+    ids=repr,
+)
+def test_an_observation_that_is_not_of_its_space_is_explained(toy, space, said, reason):
+    env = gymnasium_env.make(toy(observation_space=space))
+    with (
+        copies_of(env, {"say": lambda step: said}) as (copies, _),
+        pytest.raises(CopyFailed, match=f"^ValueError: {reason}"),
+    ):
+        copies.reset(all_of(1), seeds(0))
+
+
+def test_the_line_that_failed_is_told(toy):
+    class Based(Toy):
+        def observe(self):
+            assert self.seeds == [], "too late"
+
+    with copies_of(gymnasium_env.make(toy(creator=Based))) as (copies, _), pytest.raises(CopyFailed) as caught:
+        copies.reset(all_of(1), seeds(0))
+    line = Based.observe.__code__.co_firstlineno + 1
+    assert str(caught.value).startswith("AssertionError: too late")
+    assert str(caught.value).endswith(f", in line {line} of test_gymnasium_env.py")
+
+
+class Panic(BaseException):
+    """As extensions raise that are not written in Python."""
+
+
+@pytest.mark.parametrize("error", [SystemExit("bye"), Panic("bye")], ids=lambda error: type(error).__name__)
+def test_nothing_an_environment_raises_gets_past_us(toy, error):
+    kind = type(error).__name__
+
+    class Ending(Toy):
+        def __init__(self, where="", **kwargs):
+            super().__init__(**kwargs)
+            self.where = where
+            self.end("made")
+
+        def end(self, where):
+            if self.where == where:
+                raise error
+
+        def reset(self, *, seed=None, options=None):
+            self.end("reset")
+            return super().reset(seed=seed)
+
+        def step(self, action):
+            self.end("step")
+            return super().step(action)
+
+    env = gymnasium_env.make(toy(creator=Ending))
+    with pytest.raises(StepFailed, match=f"cannot be made with where=made: {kind}: bye"):
+        env.open([{"where": "made"}])
+    with copies_of(env, {"where": "reset"}) as (copies, _), pytest.raises(CopyFailed, match=f"^{kind}: bye, in line"):
+        copies.reset(all_of(1), seeds(0))
+    with copies_of(env, {"where": "step"}) as (copies, _):
+        copies.reset(all_of(1), seeds(0))
+        with pytest.raises(CopyFailed, match=f"^{kind}: bye, in line"):
+            copies.step(all_of(1), np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("stuck"), SystemExit(5)], ids=lambda error: type(error).__name__)
+def test_an_environment_that_cannot_be_closed_can_be_used(toy, error):
+    class Stuck(Toy):
+        def close(self):
+            raise error
+
+    with copies_of(gymnasium_env.make(toy(creator=Stuck))) as (copies, _):
+        assert copies.reset(all_of(1), seeds(0)).shape == (1, 2)
+
+
+def test_the_working_directory_is_theirs_while_they_run_and_ours_in_between(toy, tmp_path, monkeypatch):
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.chdir(tmp_path / "ours")
+    places = []
+
+    class Moving(Toy):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            os.chdir(tmp_path / "theirs")
+
+        def step(self, action):
+            places.append(Path.cwd().name)
+            return super().step(action)
+
+    with copies_of(gymnasium_env.make(toy(creator=Moving))) as (copies, _):
+        for _ in range(2):
+            copies.reset(all_of(1), seeds(0))
+            assert Path.cwd().name == "ours"
+            copies.step(all_of(1), np.zeros(1, np.int32))
+            assert Path.cwd().name == "ours"
+    assert places == ["theirs", "theirs"]
+
+
+@pytest.mark.parametrize("missing", ["observation_space", "action_space"])
+def test_a_space_that_is_missing_is_asked_for(toy, missing):
+    class Blank(Toy):
+        def __init__(self):
+            super().__init__()
+            delattr(self, missing)
+
+    with pytest.raises(ConfigError, match=f"Toy-v0 has no {missing}; set it in its class or in __init__, as in self."):
+        gymnasium_env.make(toy(creator=Blank))
+
+
 def test_a_constructor_that_fails_is_told_with_its_arguments(toy):
     class Fussy(Toy):
         def __init__(self, size=3):
@@ -492,7 +714,17 @@ def test_an_environment_that_is_registered_as_a_vectorised_one_only_is_told(toy)
         gymnasium_env.make("Toy-v0")
 
 
-# Names and horizons
+# What is registered, and horizons
+
+
+def test_an_environment_that_is_registered_again_is_another(toy):
+    old = envs.make(toy(slope=1.0))
+    assert envs.make("Toy-v0") is old
+    gymnasium.registry.pop("Toy-v0")
+    gymnasium.register("Toy-v0", functools.partial(Toy, slope=2.0), max_episode_steps=20)
+    with copies_of(envs.make("Toy-v0")) as (copies, _):
+        copies.reset(all_of(1), seeds(0))
+        assert copies.step(all_of(1), np.zeros(1, np.int32))[1].tolist() == [2.0]
 
 
 def test_the_horizon_is_what_is_asked_for_or_what_is_registered(toy):
@@ -515,95 +747,6 @@ def test_a_missing_horizon_is_asked_for(toy):
     assert gymnasium_env.make(name, 7).spec.horizon == 7
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("CartPol-v1", "CartPole-v1"),
-        ("CartPole", "CartPole-v1"),
-        ("CartPole-v7", "CartPole-v1"),
-        ("Ant-v1", "Ant-v5"),
-    ],
-)
-def test_an_unknown_id_is_answered_with_a_known_one(name, near):
-    with pytest.raises(UnknownName, match=rf"no environment called '{name}'. Did you mean {near}.*package\.module:"):
-        gymnasium_env.make(name)
-
-
-def test_an_unknown_id_far_from_all_others_has_a_short_answer():
-    with pytest.raises(UnknownName, match="Possible: .* \\.\\.\\. If another package registers it") as caught:
-        gymnasium_env.make("xyzzy")
-    assert len(str(caught.value)) < 500
-
-
-FILE = """
-import gymnasium
-from gymnasium import spaces
-
-class Mine(gymnasium.Env):
-    observation_space, action_space = spaces.Discrete(3), spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return 0, {}
-    def step(self, action):
-        return 1 + action, 1.0, bool(action), False, {}
-
-gymnasium.register("Mine-v0", Mine, max_episode_steps=5)
-"""
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty current directory; what is imported and registered from it is forgotten."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    modules, known = set(sys.modules), set(gymnasium.registry)
-    yield tmp_path
-    for module in set(sys.modules) - modules:
-        if getattr(sys.modules[module], "__file__", None) and str(tmp_path) in str(sys.modules[module].__file__):
-            del sys.modules[module]
-    for env_id in set(gymnasium.registry) - known:
-        del gymnasium.registry[env_id]
-
-
-def test_a_file_in_the_current_directory_is_found(folder):
-    (folder / "my_own_env.py").write_text(FILE)
-    env = gymnasium_env.make("my_own_env:Mine-v0")
-    assert env.spec.id == "my_own_env:Mine-v0"
-    assert (env.spec.observation_shape, env.spec.action, env.spec.horizon) == ((3,), Discrete(2), 5)
-    with copies_of(env) as (copies, _):
-        assert copies.reset(all_of(1), seeds(0)).tolist() == [[1.0, 0.0, 0.0]]
-        observation, reward, terminated, truncated, _ = copies.step(all_of(1), np.ones(1, np.int32))
-        assert observation.tolist() == [[0.0, 0.0, 1.0]]
-        assert (reward[0], terminated[0], truncated[0]) == (1.0, True, False)
-    with pytest.raises(
-        ConfigError, match="'my_own_env' registers no environment called 'Mime-v0'. Did you mean Mine-v0"
-    ):
-        gymnasium_env.make("my_own_env:Mime-v0")
-
-
-def test_a_module_of_a_package_is_found(folder):
-    (folder / "my_package").mkdir()
-    (folder / "my_package" / "worlds.py").write_text(FILE)
-    assert gymnasium_env.make("my_package.worlds:Mine-v0", 3).spec.horizon == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (None, "module 'my_own_env' could not be imported: ModuleNotFoundError: No module named 'my_own_env'. It must"),
-        ("import nothing_like_it", "could not be imported: ModuleNotFoundError: No module named 'nothing_like_it'"),
-        ("1 / 0", "module 'my_own_env' could not be imported: ZeroDivisionError"),
-        ("def", "module 'my_own_env' could not be imported: SyntaxError: invalid syntax [^ ]*, line 1..$"),
-        ("", r"registers no environment called 'Mine-v0'. It registers none; let it call gymnasium.register\("),
-    ],
-)
-def test_a_module_that_does_not_help_is_explained(folder, text, sentence):
-    if text is not None:
-        (folder / "my_own_env.py").write_text(text)
-    with pytest.raises(ConfigError, match=sentence):
-        gymnasium_env.make("my_own_env:Mine-v0")
-
-
 @pytest.mark.parametrize("begun", [np.zeros(2), (np.zeros(2),), (np.zeros(2), "info"), None])
 def test_a_reset_that_returns_no_pair_is_explained(toy, begun):
     class Odd(Toy):
@@ -621,12 +764,6 @@ def test_a_missing_dependency_is_named_in_gymnasiums_words(toy):
 
     with pytest.raises(ConfigError, match="Toy-v0 needs a package that is not installed: Box2D is not .*`pip install"):
         gymnasium_env.make(toy(creator=creator))
-
-
-def test_without_gymnasium_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(MissingExtra, match=r"The environment 'Acrobot-v1' needs .*'mfpo\[gymnasium\]'"):
-        gymnasium_env.make("Acrobot-v1")
 
 
 def test_importing_the_module_does_not_import_gymnasium():

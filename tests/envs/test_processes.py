@@ -58,6 +58,8 @@ class Walk(gymnasium.Env):
             raise RuntimeError("lost")
         if self.trouble == "exit":
             os._exit(3)
+        if self.trouble == "interrupt":
+            raise KeyboardInterrupt
         if self.trouble in ("slow", "hang"):
             time.sleep(1.0 if self.trouble == "slow" else 1000.0)
         if self.trouble == "kill":
@@ -80,7 +82,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("mfpo.envs.processes.PATIENCE", 60.0)  # on a busy machine, too, a process ends by itself
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "walks.py").write_text(OWN)
-    envs.make.cache_clear()
     yield
     sys.modules.pop("walks", None)
     gymnasium.registry.pop("Walk-v0", None)
@@ -130,7 +131,7 @@ def test_an_environment_that_raises_is_told_as_here() -> None:
                 copies.step(EVERYONE, np.full(5, 2))
         failures.append((failure.value.copy, str(failure.value)))
         copies.close()
-    assert failures[0] == failures[1] and failures[0][1] == "RuntimeError: lost"
+    assert failures[0] == failures[1] and failures[0][1] == "RuntimeError: lost, in line 31 of walks.py"
 
 
 @pytest.mark.parametrize(("trouble", "how"), [("exit", "exit code 3"), ("kill", r"signal 9 \(SIGKILL\)")])
@@ -141,6 +142,15 @@ def test_a_process_that_ends_is_told(trouble: str, how: str) -> None:
         there.step(EVERYONE[2:], np.zeros(3, np.int32))
     assert failure.value.copy == 2
     there.close()
+
+
+def test_an_interrupt_of_an_environments_own_is_its_failure(capfd: pytest.CaptureFixture[str]) -> None:
+    _, there = opened("trouble=interrupt")
+    there.reset(EVERYONE, SEEDS)
+    with pytest.raises(CopyFailed, match="^KeyboardInterrupt"):
+        there.step(EVERYONE, np.zeros(5, np.int32))
+    there.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,11 @@ def test_without_a_line_all_live_in_the_usual_world() -> None:
         ("x=2..-2", [2, 1, 0, -1, -2]),
         ("x=1e-1..0.3", [0.1, 0.15, 0.2, 0.25, 0.3]),
         ("x=true,false", [True, False, True, False, True]),
+        ("x=True,FALSE", [True, False, True, False, True]),
         ("x=4x4", ["4x4"] * 5),
+        ("x=2024_01,007,-0,1_0.5", ["2024_01", "007", 0, "1_0.5", "2024_01"]),
+        ("x=../data/one.csv,a..b", ["../data/one.csv", "a..b"] * 2 + ["../data/one.csv"]),
+        ("x=0.5,.5,+3,-2e-1,1e3", [0.5, 0.5, 3, -0.2, 1000.0]),
     ],
 )
 def test_values_are_dealt_out(line: str, values: list[object]) -> None:

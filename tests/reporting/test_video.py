@@ -67,7 +67,15 @@ class Grey(gymnasium.Env):
         return np.float32([self.brightness]), 1.5, False, False, {}
 
     def render(self):
-        answers = {"picture": self.picture, "text": "a text", "floats": np.zeros((4, 6)), "ill": [1, [2]]}
+        answers = {
+            "picture": self.picture,
+            "text": "a text",
+            "floats": np.zeros((4, 6)),
+            "ill": [1, [2]],
+            "empty": np.zeros((0, 0, 3), np.uint8),
+        }
+        if self.says == "end":
+            raise SystemExit("bye")
         return answers.get(self.says)
 
 
@@ -218,6 +226,12 @@ def test_the_example_shows_how_warm_it_is(monkeypatch):
     assert 0 < cold < warm
 
 
+@pytest.mark.parametrize("said", ["fast", None, 0, -5])
+def test_an_odd_number_of_frames_a_second_is_none(monkeypatch, said):
+    monkeypatch.setitem(Grey.metadata, "render_fps", said)
+    assert film_episode(Still(0), "Grey-v0", horizon=3, world={"brightness": 90}).fps == 30.0
+
+
 @pytest.mark.parametrize("name", ["Blind-v0", "Unfinished-v0", "Grey-v0"])
 def test_what_cannot_be_drawn_is_told_in_a_sentence(name):
     world = {"depth": 2} if name != "Grey-v0" else {"brightness": 2, "says": "nothing"}
@@ -237,7 +251,9 @@ def test_what_cannot_be_drawn_is_told_in_a_sentence(name):
             "floats",
             r"its render\(\) returns float64 of shape \(4, 6\), but it should return a picture, an array of uint8",
         ),
+        ("empty", r"its render\(\) returns uint8 of shape \(0, 0, 3\), but it should return a picture"),
         ("ill", "Grey-v0 cannot be drawn: ValueError"),
+        ("end", "Grey-v0 cannot be drawn: SystemExit: bye"),
         ("trouble", "Grey-v0 of agent 2 failed in step 1 of its episode: RuntimeError: the wheel came off"),
     ],
 )

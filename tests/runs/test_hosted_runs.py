@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -67,7 +68,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delitem(sys.modules, "own", raising=False)
     for name in ("Room-v0", "Line-v0", "Endless-v0"):
         gymnasium.registry.pop(name, None)
-    envs.make.cache_clear()
     return importlib.import_module("own").Line
 
 
@@ -123,6 +123,22 @@ def test_an_environment_that_fails_costs_one_round(
     assert one == two
 
 
+def test_what_an_environment_prints_is_not_in_the_json(own: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    step = own.step
+
+    def talk(self: Any, action: Any) -> Any:
+        print("a step")
+        os.write(1, b"another step\n")  # as libraries do that are not Python's
+        return step(self, action)
+
+    own.step = talk
+    for arguments in (["train", "own:Line-v0", *SMALL, "--rounds", "1", "--out", "run"], ["evaluate", "run"]):
+        assert main([*arguments, "--json"]) == 0
+        out, err = capfd.readouterr()
+        assert json.loads(out)["env" if arguments[0] == "train" else "mean"]
+        assert "a step" in err and "another step" in err
+
+
 @pytest.mark.parametrize("options", ["--rounds 2 --evaluation-every 1", "--rounds 1"])
 def test_an_environment_that_fails_while_the_policy_is_judged_costs_no_round(
     own: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str
@@ -130,7 +146,7 @@ def test_an_environment_that_fails_while_the_policy_is_judged_costs_no_round(
     own.trouble, own.well = "raise", 250
     assert train(*options.split(), "--out", "run") == 2
     said = capsys.readouterr().err
-    assert "the wheel came off (evaluation after round 1)" in said and "mfpo resume run" in said
+    assert "the wheel came off, in line 19 of own.py (evaluation after round 1)" in said and "mfpo resume run" in said
     assert [path.name for path in (tmp_path / "run" / CHECKPOINTS).iterdir()] == ["round-000001.safetensors"]
     own.trouble = ""
     assert main(["resume", "run", "--quiet"]) == 0

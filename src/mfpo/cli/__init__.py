@@ -18,12 +18,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "±" must not stop a training run
     try:
-        args = parse(list(sys.argv[1:] if argv is None else argv))
+        try:
+            args = parse(list(sys.argv[1:] if argv is None else argv))
+        except SystemExit as done:  # --help and --version end here
+            return done.code if isinstance(done.code, int) else 0
         code: int = args.command(args)
         sys.stdout.flush()
         return code
-    except SystemExit as done:  # --help and --version end here
-        return done.code if isinstance(done.code, int) else 0
+    except SystemExit as end:
+        return _complain(
+            f"Code that was called wanted to end the program (SystemExit: {end}); it should raise instead."
+        )
     except MfpoError as error:
         return _complain(str(error))
     except MemoryError as error:

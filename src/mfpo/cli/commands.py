@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mfpo.cli.aside import prints_aside
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import Progress, make_progress
 from mfpo.cli.text import seconds_text, sparkline
@@ -110,7 +111,8 @@ def _watch(
                 signals.check()
 
             try:
-                run = start(callback=callback, notice=watch.progress.notice, started=watch.started)
+                with prints_aside(args.json):
+                    run = start(callback=callback, notice=watch.progress.notice, started=watch.started)
             except KeyboardInterrupt:
                 watch.close()
                 print((advice or _how_to_go_on)(watch), file=sys.stderr)
@@ -210,7 +212,8 @@ def evaluate(args: argparse.Namespace) -> int:
         raise ConfigError(f"--episodes is {args.episodes}, but it must be at least 1.")
     settings, _ = read_config(Path(args.run))
     machine.prepare(settings.env)
-    result = evaluate_run(args.run, args.episodes, args.seed, args.greedy)
+    with prints_aside(args.json):
+        result = evaluate_run(args.run, args.episodes, args.seed, args.greedy)
     if args.json:
         print(json.dumps(result))
         return 0

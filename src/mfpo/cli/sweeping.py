@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mfpo.cli.aside import prints_aside
 from mfpo.cli.commands import REPEAT
 from mfpo.cli.flags import Several, reader
 from mfpo.cli.interrupts import interrupts
@@ -56,7 +57,8 @@ def sweep(args: argparse.Namespace) -> int:
                 signals.check()
 
             try:
-                sweeps.run(planned, listener._replace(row=row))
+                with prints_aside(args.json):
+                    sweeps.run(planned, listener._replace(row=row))
             except KeyboardInterrupt:
                 watch.close()
                 print(REPEAT, file=sys.stderr)

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from mfpo import registry
-from mfpo.envs import gymnasium_env, worlds
+from mfpo.envs import gymnasium_env, registrations, worlds
 from mfpo.envs.processes import in_processes
 from mfpo.errors import ConfigError, did_you_mean
 from mfpo.types import Env, PureEnv
@@ -13,15 +13,24 @@ from mfpo.types import Env, PureEnv
 __all__ = ["list_environments", "make"]
 
 
-@functools.lru_cache(maxsize=32)  # one value per setting: programs compiled for it are found again
 def make(name: str, horizon: int = 0, world: str = "", agents: int = 1, processes: int = 0) -> Env:
     """The environment registered under `name` here, or else with Gymnasium (an id, or package.module:EnvId).
 
     `horizon` cuts episodes (0: the environment's own), `world` says how the agents' worlds differ (see `worlds`). So
     many `processes` step an environment of Gymnasium at the same time (0: this one does, copy after copy).
     """
-    each = worlds.parse(world, agents)
-    own = "ALE/Pong-v5" if name.startswith("ALE/") else name  # one file serves all games
+    registered = None if _own(name) in list_environments() else registrations.find(name)
+    return _make(name, horizon, world, agents, processes, id(registered))
+
+
+def _own(name: str) -> str:
+    return "ALE/Pong-v5" if name.startswith("ALE/") else name  # one file serves all games
+
+
+@functools.lru_cache(maxsize=32)  # one value per setting: programs compiled for it are found again
+def _make(name: str, horizon: int, world: str, agents: int, processes: int, registered: int) -> Env:
+    """`registered` tells an environment from one that was registered under its name before, in a notebook say."""
+    each, own = worlds.parse(world, agents), _own(name)
     if own not in list_environments():
         first = dict(each[0]) if each else {}
         hosted = gymnasium_env.make(name, horizon, first)._replace(worlds=each)

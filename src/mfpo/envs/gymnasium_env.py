@@ -6,26 +6,26 @@ too, and its copies cannot differ in their arguments.
 
 import contextlib
 import functools
-import importlib
 import inspect
 import math
+import numbers
 import os
-import re
-import sys
 import textwrap
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from copy import copy as copy_of
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mfpo import registry
-from mfpo.envs import spaces
-from mfpo.errors import ConfigError, CopyFailed, MissingExtra, StepFailed, UnknownName, did_you_mean
+from mfpo.envs import registrations, spaces
+from mfpo.envs.place import Place
+from mfpo.errors import ConfigError, CopyFailed, StepFailed, did_you_mean
 from mfpo.types import EnvSpec, HostedEnv, Outcome, World
 
+LARGEST = 10**7  # numbers in an observation
 SEEDS = 2**31  # Gymnasium takes larger ones, but many environments hand theirs to a generator that does not
 
 Vector = NDArray[np.float32]
@@ -36,10 +36,11 @@ def make(name: str, horizon: int = 0, world: World | None = None) -> HostedEnv:
 
     Its observations and actions are those of `world` (by default those without any arguments).
     """
-    registration = _find(name)
+    registration = registrations.find(name)
     horizon = horizon or registration.max_episode_steps or 0
-    first = _create(name, registration, horizon, world or {})
-    first.env.close()
+    with Place():
+        first = _create(name, registration, horizon, world or {})
+        _close(first.env)
     if not horizon:
         raise ConfigError(f"The environment {name} has no time limit of its own; give one with --horizon.")
     return HostedEnv(spec=first.spec, world=None, open=functools.partial(_Copies, registration, first.spec))
@@ -62,10 +63,12 @@ class _Copies:
     ) -> None:
         self._copies: list[Copy] = []
         self._size = spec.observation_shape[0]
+        self._place = Place()
         try:
-            for world in worlds:
-                self._copies.append(_create(spec.id, registration, spec.horizon, world))
-                _check_same(spec, self._copies[-1].spec, world)
+            with self._place:
+                for world in worlds:
+                    self._copies.append(_create(spec.id, registration, spec.horizon, world))
+                    _check_same(spec, self._copies[-1].spec, world)
         except BaseException:
             self.close()
             raise
@@ -73,15 +76,18 @@ class _Copies:
     def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> Vector:
         """Begin an episode in each."""
         observation = np.empty((len(which), self._size))
-        for row, i in enumerate(which.tolist()):
-            copy = self._copies[i]
-            try:
-                begun = copy.env.reset(seed=None if seeds is None else int(seeds[row]) % SEEDS)
-                if not (isinstance(begun, tuple) and len(begun) == 2 and isinstance(begun[1], dict)):
-                    raise TypeError("it should return a pair: the observation, and a dict of information")
-                observation[row] = copy.encode(begun[0])
-            except (Exception, SystemExit) as error:
-                raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
+        with self._place:
+            for row, i in enumerate(which.tolist()):
+                copy = self._copies[i]
+                try:
+                    begun = copy.env.reset(seed=None if seeds is None else int(seeds[row]) % SEEDS)
+                    if not (isinstance(begun, tuple) and len(begun) == 2 and isinstance(begun[1], dict)):
+                        raise TypeError("it should return a pair: the observation, and a dict of information")
+                    observation[row] = copy.encode(begun[0])
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # some, as those of extensions in Rust, are no Exception
+                    raise CopyFailed(i, told(error, type(copy.env.unwrapped))) from error
         return _float32(observation)
 
     def step(self, which: NDArray[np.intp], action: NDArray[Any]) -> Outcome:
@@ -89,14 +95,19 @@ class _Copies:
         n = len(which)
         observation, reward = np.empty((n, self._size)), np.empty(n)
         terminated, truncated = np.empty(n, np.bool_), np.empty(n, np.bool_)
-        for row, i in enumerate(which.tolist()):
-            copy = self._copies[i]
-            try:
-                after, gain, terminated[row], truncated[row], _ = copy.env.step(copy.decode(action[row]))
-                observation[row] = copy.encode(after)
-                reward[row] = gain if type(gain) is float else _number(gain)
-            except (Exception, SystemExit) as error:
-                raise CopyFailed(i, f"{type(error).__name__}: {error}") from error
+        with self._place:
+            for row, i in enumerate(which.tolist()):
+                copy = self._copies[i]
+                try:
+                    after, gain, over, cut, _ = copy.env.step(copy.decode(action[row]))
+                    observation[row] = copy.encode(after)
+                    reward[row] = gain if type(gain) is float else _number(gain)
+                    terminated[row] = over if type(over) is bool else _truth("terminated", over)
+                    truncated[row] = cut if type(cut) is bool else _truth("truncated", cut)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    raise CopyFailed(i, told(error, type(copy.env.unwrapped))) from error
         return Outcome(_float32(observation), _float32(reward), terminated, truncated)
 
     def inner(self, copy: int) -> Any:
@@ -105,70 +116,31 @@ class _Copies:
 
     def close(self) -> None:
         """Close the environments."""
-        for copy in self._copies:
-            with contextlib.suppress(Exception):  # nothing depends on it any more
-                copy.env.close()
+        with self._place:
+            for copy in self._copies:
+                _close(copy.env)
         self._copies.clear()
 
 
-def _find(name: str) -> Any:
-    """The registration (a Gymnasium `EnvSpec`) that the name stands for."""
-    try:
-        import gymnasium
-    except ImportError:
-        near = did_you_mean(name, registry.names("mfpo.envs"))
-        if near.startswith("Did you mean"):
-            raise UnknownName(f"There is no environment called {name!r}. {near}") from None
-        raise MissingExtra(f"The environment {name!r}", "gymnasium") from None
-    module, colon, env_id = name.rpartition(":")
-    if colon:
-        _import(name, module)
-    if env_id in gymnasium.registry:
-        return gymnasium.registry[env_id]
-    if colon:
-        ours = [key for key, known in gymnasium.registry.items() if _is_from(module, known.entry_point)]
-        hint = _nearest(env_id, ours) if ours else f"It registers none; let it call gymnasium.register(id={env_id!r})."
-        raise ConfigError(f"The module {module!r} registers no environment called {env_id!r}. {hint}")
-    known = [*gymnasium.registry, *registry.names("mfpo.envs")]
-    elsewhere = f"If another package registers it, name the module too: package.module:{env_id}."
-    raise UnknownName(f"There is no environment called {name!r}. {_nearest(env_id, known)} {elsewhere}")
+def _close(env: Any) -> None:
+    with contextlib.suppress(Exception, SystemExit):  # nothing depends on it any more
+        env.close()
 
 
-def _import(name: str, module: str) -> None:
-    here = os.getcwd()
-    if module.endswith(".py") or os.sep in module:
-        file = Path(module)
-        known = f"{file.stem}:{name.rpartition(':')[2]}"
-        raise ConfigError(
-            f"For the environment {name!r} give the name of a module, not of a file: {known}, in the directory "
-            f"{file.resolve().parent}."
-        )
-    if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m mfpo` does by itself
-    importlib.invalidate_caches()  # the file may be younger than the last look at its directory
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        hint = f" It must be installed, or lie in this directory ({here})." if absent else ""
-        raise ConfigError(
-            f"For the environment {name!r} the module {module!r} could not be imported: {type(error).__name__}: "
-            f"{error}.{hint}"
-        ) from error
-
-
-def _is_from(module: str, entry_point: Any) -> bool:
-    home = entry_point if isinstance(entry_point, str) else str(getattr(entry_point, "__module__", ""))
-    return re.split("[.:]", home)[0] == module.partition(".")[0]
-
-
-def _nearest(env_id: str, known: Sequence[str]) -> str:
-    """Its newest version, or else names that look alike."""
-    base = re.sub(r"-v\d+$", "", env_id)
-    versions = [int(key.rpartition("-v")[2]) for key in known if re.fullmatch(re.escape(base) + r"-v\d+", key)]
-    if versions:
-        return f"Did you mean {base}-v{max(versions)}?"
-    return textwrap.shorten(did_you_mean(env_id, known), 300, placeholder=" ...")
+def told(error: BaseException, of: Any) -> str:
+    """What went wrong, and in which line of the class or function `of`, or of a class it inherits from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if "unpack" in str(error) and frames and f"{os.sep}gymnasium{os.sep}wrappers{os.sep}" in frames[-1].filename:
+        what = "observation, reward, terminated, truncated, and a dict of information"
+        return f"TypeError: its step() should return five values: {what}"
+    kinds = inspect.getmro(of) if inspect.isclass(of) else ()
+    theirs = [part for kind in kinds if not kind.__module__.startswith("gymnasium.") for part in vars(kind).values()]
+    files = {function.__code__.co_filename for function in theirs or [of] if hasattr(function, "__code__")}
+    where = [
+        f"line {frame.lineno} of {os.path.basename(frame.filename)}" for frame in frames if frame.filename in files
+    ]
+    text = f": {error}" if str(error) else ""
+    return f"{type(error).__name__}{text}" + (f", in {where[-1]}" if where else "")
 
 
 def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
@@ -188,32 +160,45 @@ def _create(name: str, registration: Any, horizon: int, world: World) -> Copy:
             if inspect.isclass(creator) and not issubclass(creator, gymnasium.Env):
                 raise TypeError(f"its class {creator.__qualname__} is not a gymnasium.Env; let it inherit from that")
             usual = arguments | registration.kwargs
-            given = {key: _like(usual.get(key), value) for key, value in dict(world).items()}
-            env: Any = gymnasium.make(
-                registration, max_episode_steps=horizon or None, disable_env_checker=True, **given
-            )
+            given = {key: _like(name, key, usual.get(key), value) for key, value in dict(world).items()}
+            filled = copy_of(registration)  # whose arguments may have the names of some of `gymnasium.make`
+            filled.kwargs = registration.kwargs | given
+            env: Any = gymnasium.make(filled, max_episode_steps=horizon or None, disable_env_checker=True)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ConfigError(f"The environment {name} needs a package that is not installed: {error}") from error
     except TypeError as error:
         raise ConfigError(_about_arguments(name, arguments, world, error.__cause__ or error)) from error
-    except Exception as error:
+    except (ConfigError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         how = f" with {_text(world)}" if world else ""
-        raise StepFailed(f"The environment {name} cannot be made{how}: {type(error).__name__}: {error}") from error
+        raise StepFailed(f"The environment {name} cannot be made{how}: {told(error, creator)}") from error
     try:
         return understand(name, env, horizon)
     except ConfigError:
-        env.close()
+        _close(env)
         raise
 
 
 def understand(name: str, env: Any, horizon: int) -> Copy:
     """An environment that somebody made, and how we talk to it."""
-    size, encode = spaces.encoder(name, env.observation_space)
-    if not size:
-        possible = f"{spaces.OBSERVATIONS}, of one number at least"
-        raise spaces.refusal(name, "observations", env.observation_space, possible)
-    action, decode = spaces.action_of(name, env.action_space)
+    seen, done = (_space(name, env, what) for what in ("observation_space", "action_space"))
+    size, encode = spaces.encoder(name, seen)
+    if not 0 < size <= LARGEST:
+        possible = f"{spaces.OBSERVATIONS}, of one number at least and {LARGEST:,} at most"
+        raise spaces.refusal(name, "observations", seen, possible)
+    action, decode = spaces.action_of(name, done)
     return Copy(env, EnvSpec(name, (size,), action, horizon), encode, decode)
+
+
+def _space(name: str, env: Any, what: str) -> Any:
+    found = getattr(env, what, None)
+    if found is None:
+        raise ConfigError(
+            f"The environment {name} has no {what}; set it in its class or in __init__, as in "
+            f"self.{what} = gymnasium.spaces.Discrete(3)."
+        )
+    return found
 
 
 def _arguments(creator: Any) -> dict[str, Any]:
@@ -230,8 +215,12 @@ def _arguments(creator: Any) -> dict[str, Any]:
     return {key: default for key, default in found.items() if key not in ("self", "render_mode")}
 
 
-def _like(usual: Any, value: Any) -> Any:
-    """`value` as an int or a bool if the usual value is one and nothing is lost."""
+def _like(name: str, key: str, usual: Any, value: Any) -> Any:
+    """`value` as an int, a bool or a text if the usual value is one and nothing is lost."""
+    if isinstance(usual, bool) and isinstance(value, str):
+        raise ConfigError(f"--world sets {key}={value}, but {name} takes true or false there.")
+    if isinstance(usual, str):
+        return str(value).lower() if isinstance(value, bool) else str(value)
     for kind in (bool, int):
         if isinstance(usual, kind) and isinstance(value, int | float) and math.isfinite(value) and kind(value) == value:
             return kind(value)
@@ -267,11 +256,20 @@ def _check_same(usual: EnvSpec, this: EnvSpec, world: World) -> None:
             )
 
 
-def _number(reward: Any) -> NDArray[Any]:
+def _number(reward: Any) -> float:
+    if isinstance(reward, numbers.Number) and not isinstance(reward, complex | np.complexfloating):
+        return float(reward)  # type: ignore[arg-type]
     array = np.asarray(reward)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise ValueError(f"the reward is not a number: {textwrap.shorten(repr(reward), 100)}")
-    return array.reshape(())
+    return float(array.item())
+
+
+def _truth(what: str, value: Any) -> bool:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise TypeError(f"{what} is neither true nor false: {textwrap.shorten(repr(value), 100)}")
+    return bool(array.item())
 
 
 def _float32(array: NDArray[Any]) -> Vector:

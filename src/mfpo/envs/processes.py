@@ -159,6 +159,8 @@ def serve() -> None:
                     answer = getattr(copies, method)(*given)
             except MfpoError as error:
                 answer = error
+            except BaseException as error:  # what is none of ours is the environment's, interrupts included
+                answer = CopyFailed(0, f"{type(error).__name__}: {error}")
             try:
                 pickle.dump(answer, answers)
                 answers.flush()

@@ -3,7 +3,9 @@
 A range a..b is spread evenly over the agents, a list a,b,c is dealt out in turn, a single value is everybody's.
 """
 
+import contextlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +34,10 @@ def parse(text: str, agents: int) -> tuple[tuple[tuple[str, Any], ...], ...]:
 
 
 def _spread(name: str, text: str, agents: int) -> list[Any]:
-    if ".." in text:
-        low, high = (_value(end) for end in text.split("..", 1))
-        if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+    low, dots, high = (_value(part) for part in text.partition(".."))
+    numbers = [isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)]
+    if dots and any(numbers):  # without any, it is a path such as ../levels
+        if not all(numbers):
             raise ConfigError(f"--world has the range {name}={text!r}, but both ends must be numbers; {HOW}.")
         return [round(low + (high - low) * i / max(agents - 1, 1), 12) for i in range(agents)]
     values = [_value(item) for item in text.split(",")]
@@ -42,13 +45,14 @@ def _spread(name: str, text: str, agents: int) -> list[Any]:
 
 
 def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    """A truth, a number or a text. A number is one only as people write it: 2024_01 and 007 are texts."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if re.fullmatch(r"[+-]?(0|[1-9]\d*)", text):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        if not re.match(r"[+-]?0\d|.*_", text):
+            return float(text)
     return text
 
 

@@ -133,7 +133,8 @@ def _gymnasium(name: str, horizon: int, world: World) -> Iterator[_Stage]:
         inner = copies.inner(0)
         if ours:
             _move(inner.unwrapped, world)
-        yield _Stage(env, copies, inner.render, float(inner.metadata.get("render_fps") or 30))
+        fps = inner.metadata.get("render_fps")
+        yield _Stage(env, copies, inner.render, float(fps) if isinstance(fps, int | float) and fps > 0 else 30.0)
 
 
 def _move(env: Any, world: World) -> None:
@@ -168,11 +169,13 @@ def _frame(name: str, draw: Callable[[], Any]) -> Frame:
         raise MissingExtra(f"drawing {name}", "play") from None
     except NotImplementedError as error:
         raise _not_drawn(name) from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise StepFailed(f"The environment {name} cannot be drawn: {type(error).__name__}: {error}") from error
     if drawn is None:
         raise _not_drawn(name)
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or not frame.size:
         raise ConfigError(
             f"The environment {name} cannot be filmed: its render() returns {frame.dtype} of shape {frame.shape}, but "
             "it should return a picture, an array of uint8 of shape (height, width, 3)."

@@ -65,7 +65,8 @@ class Policy:
 
         Training flattens observations and numbers actions from zero; this translates, whatever the spaces are.
         """
-        copy = gymnasium_env.understand(self.spec.id, env, self.spec.horizon)
+        name = getattr(getattr(env, "spec", None), "id", type(env).__name__)
+        copy = gymnasium_env.understand(name, env, self.spec.horizon)
         encode: Callable[[Any], Any]
         if self.spec.stack:  # frames are seen as they are
             shape = env.observation_space.shape

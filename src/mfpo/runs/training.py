@@ -232,8 +232,8 @@ def _one_round(
         advice = "train again with a smaller --stepsize, and look at the size of observations and rewards"
         raise Diverged(f"{sentence}. {kept}; {advice}.") from error
     except StepFailed as error:
-        safe = "All earlier rounds are safe; go" if number > 1 else "No round was done yet; mend it and go"
-        raise StepFailed(f"{error}. {safe} on with: {files.resume_command(path)}") from error
+        safe = "All earlier rounds are safe" if number > 1 else "No round was done yet"
+        raise StepFailed(f"{error}. {safe}; mend it and go on with: {files.resume_command(path)}") from error
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
