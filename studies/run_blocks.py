@@ -87,7 +87,13 @@ def search(name: str) -> str:
     return markdown(("trial", "seed", "1 million", "2 million", "4 million", "at the end", "final policy"), lines)
 
 
-ABLATED = {"MFPO": "mfpo", "MFPO, longer": "longer", "ν = 0": "no-momentum", "heavy-ball": "heavy-ball"}
+ABLATED = {
+    "MFPO": "mfpo",
+    "MFPO, longer": "longer",
+    "MFPO, longest": "longest",
+    "ν = 0": "no-momentum",
+    "heavy-ball": "heavy-ball",
+}
 EARLIER = {
     "MFPO": "earlier-mfpo",
     "MFPO, γ = 0.995": "earlier-gamma995",
