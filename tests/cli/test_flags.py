@@ -119,11 +119,14 @@ def test_every_game_of_ale_has_the_settings_of_the_games(mfpo, monkeypatch):
     assert "whole episodes (default 128)" in text and "plain is the paper's (default adam)" in text
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--world", "length=" + "0.512," * 60 + "1"), ("--out", "ALE/out")])
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--world", "length=" + "0.512," * 60 + "1"), ("--out", "ALE/out"), ("--out", "Pendulum-v1")]
+)
 def test_help_takes_no_value_of_a_flag_for_the_environment(mfpo, monkeypatch, flag, value):
     monkeypatch.setenv("COLUMNS", "120")
-    _, out, _ = mfpo("train", flag, value, "CartPole-v1", "--help")
-    assert "preset 'default' of CartPole-v1" in out
+    for arguments in ((flag, value, "CartPole-v1"), ("CartPole-v1", flag, value), ("--quiet", "CartPole-v1")):
+        _, out, _ = mfpo("train", *arguments, "--help")
+        assert "preset 'default' of CartPole-v1" in out
 
 
 def test_a_name_that_no_file_can_have_is_no_environment(mfpo):

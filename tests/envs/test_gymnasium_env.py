@@ -113,6 +113,12 @@ def test_observations_are_flattened_as_gymnasium_does(toy, space):
             observation, *_ = copies.step(all_of(1), np.zeros(1, np.int32))
 
 
+def test_parts_may_be_given_as_an_array(toy):
+    env = gymnasium_env.make(toy(observation_space=spaces.Tuple((TWO, spaces.Discrete(3)))))
+    with copies_of(env, {"say": lambda step: np.array([1, 2])}) as (copies, _):
+        assert copies.reset(all_of(1), seeds(0)).tolist() == [[0, 1, 0, 0, 1]]
+
+
 def test_images_are_divided_by_255_inside_a_dict_too(toy):
     image = spaces.Box(0, 255, (2, 2, 3), np.uint8)
     space = spaces.Dict({"eye": image, "ear": spaces.Box(0.0, 9.0, (1,))})
@@ -243,7 +249,7 @@ def test_actions_of_nothing_are_refused(toy, space):
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Dict({"a": TWO}), spaces.Tuple((TWO, TWO)), spaces.Box(0, 9, (2,), np.int32), spaces.Text(3)],
+    [spaces.Dict({"a": TWO}), spaces.Tuple((TWO, TWO)), spaces.Box(0, 9, (2,), np.int32), spaces.Text(3), [0, 1]],
     ids=lambda space: type(space).__name__,
 )
 def test_other_actions_are_refused(toy, space):
@@ -632,7 +638,9 @@ def test_nothing_an_environment_raises_gets_past_us(toy, error):
             copies.step(all_of(1), np.zeros(1, np.int32))
 
 
-@pytest.mark.parametrize("error", [RuntimeError("stuck"), SystemExit(5)], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [RuntimeError("stuck"), SystemExit(5), Panic()], ids=lambda error: type(error).__name__
+)
 def test_an_environment_that_cannot_be_closed_can_be_used(toy, error):
     class Stuck(Toy):
         def close(self):

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -76,6 +77,16 @@ def test_a_file_in_the_current_directory_is_found(folder):
         ConfigError, match="'my_own_env' registers no environment called 'Mime-v0'. Did you mean Mine-v0"
     ):
         gymnasium_env.make("my_own_env:Mime-v0")
+
+
+def test_what_a_module_does_to_the_working_directory_holds_for_its_environment(folder):
+    (folder / "sim").mkdir()
+    (folder / "sim" / "data.txt").write_text("7")
+    made = "def __init__(self): open('data.txt').close()"
+    opens = FILE.replace("(gymnasium.Env):", f"(gymnasium.Env):\n    {made}")
+    (folder / "sim" / "__init__.py").write_text(f"import os; os.chdir(os.path.dirname(__file__)){opens}")
+    assert gymnasium_env.make("sim:Mine-v0").spec.horizon == 5
+    assert Path.cwd() == folder
 
 
 def test_a_module_of_a_package_is_found(folder):

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from mfpo.cli.aside import prints_aside
 from mfpo.cli.parser import parse
 from mfpo.errors import MfpoError
 
@@ -22,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             args = parse(list(sys.argv[1:] if argv is None else argv))
         except SystemExit as done:  # --help and --version end here
             return done.code if isinstance(done.code, int) else 0
-        code: int = args.command(args)
+        with prints_aside(getattr(args, "json", False), for_good=argv is None):
+            code: int = args.command(args)
         sys.stdout.flush()
         return code
     except SystemExit as end:

@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import json
 import os
 import shlex
 import statistics
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfpo.cli.aside import prints_aside
+from mfpo.cli.aside import tell
 from mfpo.cli.interrupts import interrupts
 from mfpo.cli.progress import Progress, make_progress
 from mfpo.cli.text import seconds_text, sparkline
@@ -111,8 +110,7 @@ def _watch(
                 signals.check()
 
             try:
-                with prints_aside(args.json):
-                    run = start(callback=callback, notice=watch.progress.notice, started=watch.started)
+                run = start(callback=callback, notice=watch.progress.notice, started=watch.started)
             except KeyboardInterrupt:
                 watch.close()
                 print((advice or _how_to_go_on)(watch), file=sys.stderr)
@@ -142,7 +140,7 @@ def _finish(args: argparse.Namespace, run: "Run", watch: _Watch) -> int:
         watch.progress.notice(str(error))
     watch.close()
     if args.json:
-        print(json.dumps({**run.summary, "path": str(run.path)}))
+        tell({**run.summary, "path": str(run.path)})
     else:
         print(_summary(run, curve))
     return code
@@ -189,7 +187,7 @@ def compare(args: argparse.Namespace) -> int:
     out = entries[0].path.parent
     rows, figures = save_comparison([entry.path for entry in entries], out)
     if args.json:
-        print(json.dumps({"path": str(out), "algorithms": rows}))
+        tell({"path": str(out), "algorithms": rows})
     else:
         print(table_text(rows))
         print("\n".join(map(str, figures)))
@@ -212,10 +210,9 @@ def evaluate(args: argparse.Namespace) -> int:
         raise ConfigError(f"--episodes is {args.episodes}, but it must be at least 1.")
     settings, _ = read_config(Path(args.run))
     machine.prepare(settings.env)
-    with prints_aside(args.json):
-        result = evaluate_run(args.run, args.episodes, args.seed, args.greedy)
+    result = evaluate_run(args.run, args.episodes, args.seed, args.greedy)
     if args.json:
-        print(json.dumps(result))
+        tell(result)
         return 0
     manner = "greedy" if result["greedy"] else "stochastic"
     score = score_text(result["mean"], result["std"])
@@ -287,8 +284,7 @@ def list_names(args: argparse.Namespace) -> int:
     engines = {name: _headline(registry.get("mfpo.federation", name)) for name in ENGINES}
     presets = {env: {name: list_presets(env, name) for name in algorithms} for env in list_environments()}
     if args.json:
-        names = {"environments": list(presets), "algorithms": algorithms, "presets": presets, "engines": engines}
-        print(json.dumps(names))
+        tell({"environments": list(presets), "algorithms": algorithms, "presets": presets, "engines": engines})
         return 0
     tuned = {env: [name for name in of if is_tuned(env, name)] for env, of in presets.items()}
     environments = {env: _presets_in_words(of, tuned[env]) for env, of in presets.items()}

@@ -5,12 +5,13 @@ import dataclasses
 import re
 from collections.abc import Callable
 from importlib import metadata
+from itertools import pairwise
 from typing import Any
 
 from mfpo.cli import commands, federation
 from mfpo.cli.arguments import Parser
 from mfpo.cli.flags import add_fields, reader
-from mfpo.config import field_types
+from mfpo.config import field_types, flag
 from mfpo.errors import UnknownName, did_you_mean
 
 
@@ -117,13 +118,17 @@ def _default(cls: type, name: str) -> Any:
 
 def _preset_defaults(argv: list[str], algorithm: str, preset: str) -> tuple[dict[str, Any], dict[str, Any], str]:
     """What the flags default to once the environment is known, and a sentence that says so."""
+    from mfpo import algorithms
     from mfpo.config import as_dict
     from mfpo.envs import list_environments
-    from mfpo.runs.settings import is_tuned, resolve
+    from mfpo.runs.settings import Settings, is_tuned, resolve
 
     known = list_environments()
-    named = [text for text in argv if text in known] or [text for text in argv if is_tuned(text, algorithm)]
-    env = next(iter(named), None)
+    kinds = field_types(Settings) | field_types(algorithms.config_class(algorithm))
+    truths = [flag(name) for name, kind in kinds.items() if kind is bool]
+    bare = {"--json", "--quiet", "--tensorboard", "-h", "--help", *truths, *(f"--no-{of[2:]}" for of in truths)}
+    words = [text for before, text in pairwise(["", *argv]) if before in bare or not before.startswith("-")]
+    env = next((text for text in words if text in known or is_tuned(text, algorithm)), None)
     if env is None:
         return {}, {}, "The preset of an environment may change a default: `mfpo train ENV --help` shows the result."
     settings, config = resolve({"env": env, "algorithm": algorithm, "preset": preset}, {})

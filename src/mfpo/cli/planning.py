@@ -1,10 +1,10 @@
 """`mfpo plan`: what the theorem asks for, as a table and a figure."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from mfpo.cli.aside import tell
 from mfpo.cli.flags import add_fields
 from mfpo.config import build, field_types
 from mfpo.learning.planner import Assumptions, Pilot, Plan, make_plans
@@ -47,7 +47,7 @@ def plan(args: argparse.Namespace) -> int:
 
         figure = save_plan_figure(assumed, args.out)
     if args.json:
-        print(json.dumps(_as_json(assumed, plans, figure) | {"pilot": estimates}))
+        tell(_as_json(assumed, plans, figure) | {"pilot": estimates})
         return 0
     if estimates:
         print(_pilot_text(pilot, estimates, "gap" in values))

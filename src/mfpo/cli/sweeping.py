@@ -1,13 +1,12 @@
 """`mfpo sweep`: many runs with one face."""
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfpo.cli.aside import prints_aside
+from mfpo.cli.aside import tell
 from mfpo.cli.commands import REPEAT
 from mfpo.cli.flags import Several, reader
 from mfpo.cli.interrupts import interrupts
@@ -57,8 +56,7 @@ def sweep(args: argparse.Namespace) -> int:
                 signals.check()
 
             try:
-                with prints_aside(args.json):
-                    sweeps.run(planned, listener._replace(row=row))
+                sweeps.run(planned, listener._replace(row=row))
             except KeyboardInterrupt:
                 watch.close()
                 print(REPEAT, file=sys.stderr)
@@ -154,7 +152,7 @@ def _report(args: argparse.Namespace, planned: "Sweep", threshold: float | None)
     rows = save_table(planned.option, points, planned.path, threshold)
     if args.json:
         numbers = {"path": str(planned.path), "option": planned.option, "threshold": threshold, "values": rows}
-        print(json.dumps(numbers))
+        tell(numbers)
     else:
         print(table_text(planned.option, rows))
     try:

@@ -4,7 +4,6 @@ What becomes of observations and actions is said in `spaces`. `gymnasium.vector`
 too, and its copies cannot differ in their arguments.
 """
 
-import contextlib
 import functools
 import inspect
 import math
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfpo.envs import registrations, spaces
-from mfpo.envs.place import Place
+from mfpo.envs.place import elsewhere
 from mfpo.errors import ConfigError, CopyFailed, StepFailed, did_you_mean
 from mfpo.types import EnvSpec, HostedEnv, Outcome, World
 
@@ -38,7 +37,7 @@ def make(name: str, horizon: int = 0, world: World | None = None) -> HostedEnv:
     """
     registration = registrations.find(name)
     horizon = horizon or registration.max_episode_steps or 0
-    with Place():
+    with elsewhere:
         first = _create(name, registration, horizon, world or {})
         _close(first.env)
     if not horizon:
@@ -63,9 +62,8 @@ class _Copies:
     ) -> None:
         self._copies: list[Copy] = []
         self._size = spec.observation_shape[0]
-        self._place = Place()
         try:
-            with self._place:
+            with elsewhere:
                 for world in worlds:
                     self._copies.append(_create(spec.id, registration, spec.horizon, world))
                     _check_same(spec, self._copies[-1].spec, world)
@@ -76,7 +74,7 @@ class _Copies:
     def reset(self, which: NDArray[np.intp], seeds: NDArray[np.uint64] | None) -> Vector:
         """Begin an episode in each."""
         observation = np.empty((len(which), self._size))
-        with self._place:
+        with elsewhere:
             for row, i in enumerate(which.tolist()):
                 copy = self._copies[i]
                 try:
@@ -95,7 +93,7 @@ class _Copies:
         n = len(which)
         observation, reward = np.empty((n, self._size)), np.empty(n)
         terminated, truncated = np.empty(n, np.bool_), np.empty(n, np.bool_)
-        with self._place:
+        with elsewhere:
             for row, i in enumerate(which.tolist()):
                 copy = self._copies[i]
                 try:
@@ -116,26 +114,31 @@ class _Copies:
 
     def close(self) -> None:
         """Close the environments."""
-        with self._place:
+        with elsewhere:
             for copy in self._copies:
                 _close(copy.env)
         self._copies.clear()
 
 
 def _close(env: Any) -> None:
-    with contextlib.suppress(Exception, SystemExit):  # nothing depends on it any more
+    try:
         env.close()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # nothing depends on it any more
+        return
 
 
 def told(error: BaseException, of: Any) -> str:
     """What went wrong, and in which line of the class or function `of`, or of a class it inherits from."""
     frames = traceback.extract_tb(error.__traceback__)
-    if "unpack" in str(error) and frames and f"{os.sep}gymnasium{os.sep}wrappers{os.sep}" in frames[-1].filename:
+    theirs = f"{os.sep}gymnasium{os.sep}wrappers{os.sep}"
+    if "unpack" in str(error) and frames and theirs in frames[-1].filename and frames[-1].name == "step":
         what = "observation, reward, terminated, truncated, and a dict of information"
         return f"TypeError: its step() should return five values: {what}"
     kinds = inspect.getmro(of) if inspect.isclass(of) else ()
-    theirs = [part for kind in kinds if not kind.__module__.startswith("gymnasium.") for part in vars(kind).values()]
-    files = {function.__code__.co_filename for function in theirs or [of] if hasattr(function, "__code__")}
+    own = [part for kind in kinds if not kind.__module__.startswith("gymnasium.") for part in vars(kind).values()]
+    files = {function.__code__.co_filename for function in own or [of] if inspect.isfunction(function)}
     where = [
         f"line {frame.lineno} of {os.path.basename(frame.filename)}" for frame in frames if frame.filename in files
     ]

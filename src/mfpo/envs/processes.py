@@ -70,6 +70,7 @@ class Remote:
         try:
             self._call(0, name, horizon, dict(world), [dict(each) for each in worlds])
         except CopyFailed as error:
+            self.close()
             raise StepFailed(f"The environment {name} could not be opened in a process of its own: {error}") from error
         except MfpoError as error:
             self.close()
@@ -160,7 +161,7 @@ def serve() -> None:
             except MfpoError as error:
                 answer = error
             except BaseException as error:  # what is none of ours is the environment's, interrupts included
-                answer = CopyFailed(0, f"{type(error).__name__}: {error}")
+                answer = CopyFailed(int(request[1][0]) if copies else 0, f"{type(error).__name__}: {error}")
             try:
                 pickle.dump(answer, answers)
                 answers.flush()

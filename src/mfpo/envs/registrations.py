@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mfpo import registry
-from mfpo.envs.place import Place
+from mfpo.envs.place import elsewhere
 from mfpo.errors import ConfigError, MissingExtra, UnknownName, did_you_mean
 
 
@@ -54,7 +54,7 @@ def _import(name: str, module: str) -> None:
         sys.path.insert(0, here)  # as `python -m mfpo` does by itself
     importlib.invalidate_caches()  # the file may be younger than the last look at its directory
     try:
-        with Place():
+        with elsewhere:
             importlib.import_module(module)
     except KeyboardInterrupt:
         raise

@@ -53,7 +53,7 @@ def _by_name(names: tuple[str, ...], value: Any) -> list[Any]:
 
 
 def _by_place(parts: int, value: Any) -> Any:
-    if not isinstance(value, tuple | list) or len(value) != parts:
+    if not isinstance(value, tuple | list | np.ndarray) or len(value) != parts:
         raise ValueError(f"an observation is {_shown(value)}, but its space is a tuple of {parts} parts")
     return value
 
@@ -62,7 +62,7 @@ def action_of(name: str, space: Any) -> tuple[Discrete | MultiDiscrete | Box, Ca
     """The actions as we name them, and how one becomes the environment's."""
     from gymnasium import spaces
 
-    if 0 in (space.shape or ()):
+    if isinstance(space, spaces.Space) and 0 in (space.shape or ()):
         raise refusal(name, "actions", space, f"{ACTIONS}, of one number at least")
     if isinstance(space, spaces.Discrete):
         start = int(space.start)

@@ -48,7 +48,7 @@ def _value(text: str) -> Any:
     """A truth, a number or a text. A number is one only as people write it: 2024_01 and 007 are texts."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if re.fullmatch(r"[+-]?(0|[1-9]\d*)", text):
+    if re.fullmatch(r"[+-]?(0|[1-9]\d{,17})", text):
         return int(text)
     with contextlib.suppress(ValueError):
         if not re.match(r"[+-]?0\d|.*_", text):

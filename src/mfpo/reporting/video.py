@@ -16,6 +16,7 @@ from mfpo import envs
 from mfpo.blocks import Block
 from mfpo.envs import gymnasium_env, worlds
 from mfpo.envs.mujoco import TASKS, silence
+from mfpo.envs.place import elsewhere
 from mfpo.errors import ConfigError, MissingExtra, RunError, StepFailed
 from mfpo.runs import directory, files
 from mfpo.types import Copies, HostedEnv, World
@@ -134,7 +135,9 @@ def _gymnasium(name: str, horizon: int, world: World) -> Iterator[_Stage]:
         if ours:
             _move(inner.unwrapped, world)
         fps = inner.metadata.get("render_fps")
-        yield _Stage(env, copies, inner.render, float(fps) if isinstance(fps, int | float) and fps > 0 else 30.0)
+        yield _Stage(
+            env, copies, inner.render, float(fps) if isinstance(fps, int | float | np.number) and fps > 0 else 30.0
+        )
 
 
 def _move(env: Any, world: World) -> None:
@@ -163,7 +166,8 @@ def _frame(name: str, draw: Callable[[], Any]) -> Frame:
     from gymnasium.error import DependencyNotInstalled
 
     try:
-        drawn = draw()
+        with elsewhere:
+            drawn = draw()
         frame = np.array(drawn)  # a copy, for an environment may draw all its pictures into one array
     except DependencyNotInstalled:
         raise MissingExtra(f"drawing {name}", "play") from None

@@ -132,7 +132,7 @@ def open_run(path: AnyPath) -> Run:
 def _warn(sentence: str) -> None:
     """A warning that names the line which called mfpo."""
     frame, level = inspect.currentframe(), 1
-    while frame and frame.f_back and frame.f_globals["__name__"].startswith("mfpo."):
+    while frame and frame.f_back and str(frame.f_globals.get("__name__")).startswith("mfpo."):
         frame, level = frame.f_back, level + 1
     warnings.warn(sentence, stacklevel=level)
 

@@ -80,7 +80,7 @@ def test_a_run_that_nothing_trains_is_submitted_again(
     assert said == ["the run one is in the middle and nothing trains it; it is submitted again."]
 
 
-@pytest.mark.parametrize("order", ["{", "[]", "null", "{}", '{"state": 3}'])
+@pytest.mark.parametrize("order", ["{", "[]", "null", "{}", '{"state": 3}', '{"state": "wanted", "submitted": null}'])
 def test_a_run_that_cannot_be_read_does_not_end_the_server(
     order: str, federation: layout.Federation, run: Path, submitted: list[Path]
 ) -> None:
@@ -102,6 +102,10 @@ def test_a_run_whose_order_is_damaged_can_be_submitted_again(
     federation: layout.Federation, run: Path, submitted: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / server_app.ORDER).write_text("{")
+    with directory.locked(run):
+        assert control.state_of(run) == "running"
+        assert main(["federation", "stop", str(federation.folder), "--run", "one"]) == 2
+    assert "stop the server, or wait until the run is over" in capsys.readouterr().err
     main(["federation", "status", str(federation.folder)])
     assert "one: damaged, round 0 of 30\n" in capsys.readouterr().out
     assert main(["federation", "submit", str(federation.folder), "--run", "one", "--detach"]) == 0

@@ -72,6 +72,11 @@ def submit(federation: Federation, run: Path) -> None:
 def halt(federation: Federation, run: Path) -> None:
     """Stop a run; what it has done is kept, and submitting it again goes on."""
     order = read_order(run)
+    if order["state"] == "damaged":
+        raise RunError(
+            f"The {ORDER} of {run} is damaged, and only there stood what Flower calls the run; stop the server, or "
+            "wait until the run is over."
+        )
     write_order(run, order | {"state": "stopped"})
     if order.get("flower_run"):
         try:
@@ -91,7 +96,7 @@ def runs_of(federation: Federation) -> Iterator[Path]:
 def state_of(run: Path) -> str:
     """finished, failed, stopped, running, waiting or, if nobody can tell what is wanted of it, damaged."""
     state = _written_state(run)
-    if state == "wanted":
+    if state in ("wanted", "damaged"):
         if _is_trained(run):
             return "running"
         state = _written_state(run)  # once more: it may have ended while its lock was waited for

@@ -99,7 +99,8 @@ def read_order(run: Path) -> dict[str, Any]:
         raise RunError(f"{run} was never submitted; do it with `mfpo federation submit`.") from error
     except ValueError:
         order = None
-    return order if isinstance(order, dict) and order.get("state") in STATES else {"state": "damaged"}
+    sound = isinstance(order, dict) and order.get("state") in STATES
+    return order if sound and isinstance(order.get("submitted", 0.0), int | float) else {"state": "damaged"}
 
 
 def free_name(home: Path, settings: Settings) -> str:
