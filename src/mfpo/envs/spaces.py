@@ -29,7 +29,7 @@ def encoder(name: str, space: Any) -> tuple[int, Callable[[Any], NDArray[Any]]]:
         return size, lambda value: _numbers(value, shape).ravel()
     if isinstance(space, spaces.Discrete):
         one = np.array([space.n]), np.array([space.start])
-        return int(space.n), lambda value: _one_hot(_numbers(value, np.shape(value)).reshape(1), *one)
+        return int(space.n), lambda value: _one_hot(_single(value), *one)
     if isinstance(space, spaces.MultiDiscrete):
         many = space.nvec.ravel(), space.start.ravel()
         return sum(map(int, many[0])), lambda value: _one_hot(_numbers(value, space.shape).ravel(), *many)
@@ -95,11 +95,15 @@ def refusal(name: str, what: str, space: Any, possible: str) -> ConfigError:
 
 def _one_hot(value: NDArray[Any], n: NDArray[Any], start: NDArray[Any]) -> NDArray[np.float32]:
     index = value - start
-    if not np.all((index >= 0) & (index < n) & (index == np.floor(index))):
+    if not np.all((index >= 0) & (index < n)) or (index.dtype.kind == "f" and np.any(index % 1)):
         raise ValueError(f"the observation {value.tolist()} is outside its space")
     vector = np.zeros(n.sum(), np.float32)
     vector[(np.cumsum(n) - n + index).astype(np.intp)] = 1
     return vector
+
+
+def _single(value: Any) -> NDArray[Any]:
+    return np.array([value]) if type(value) is int else _numbers(value, np.shape(value)).reshape(1)
 
 
 def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
