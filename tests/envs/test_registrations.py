@@ -4,7 +4,6 @@ import contextlib
 import sys
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -47,20 +46,6 @@ class Mine(gymnasium.Env):
 
 gymnasium.register("Mine-v0", Mine, max_episode_steps=5)
 """
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty current directory; what is imported and registered from it is forgotten."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    modules, known = set(sys.modules), set(gymnasium.registry)
-    yield tmp_path
-    for module in set(sys.modules) - modules:
-        if getattr(sys.modules[module], "__file__", None) and str(tmp_path) in str(sys.modules[module].__file__):
-            del sys.modules[module]
-    for env_id in set(gymnasium.registry) - known:
-        del gymnasium.registry[env_id]
 
 
 def test_a_file_in_the_current_directory_is_found(folder):
