@@ -78,7 +78,7 @@ def figures() -> None:
         paths = [run.path for run in run_blocks.records(f"{name}-seed*")]
         title = f"MFPO on {env}, 10 agents, {len(paths)} seeds"
         figure(paths, threshold=threshold, title=title).savefig(IMAGES / f"{name}.png", dpi=150)
-    for run in run_blocks.records("pong-mfpo-seed0") + run_blocks.records("breakout-longer-seed0"):
+    for run in run_blocks.records("pong-longer-seed0") + run_blocks.records("breakout-longer-seed0"):
         env, agents = run.settings["env"], run.settings["agents"]
         picture = figure([run.path], x="steps", title=f"MFPO on {env}, {agents} agents, one seed")
         picture.savefig(IMAGES / f"{run.path.name.split('-')[0]}.png", dpi=150)

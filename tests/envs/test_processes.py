@@ -315,15 +315,24 @@ def test_an_interrupt_ends_processes_that_hang_or_never_open(
     assert shown and len(started) == 2 and all(remote._process.poll() is not None for remote in started)
 
 
-def test_an_interrupt_ends_a_run_whose_processes_hang() -> None:
-    command = [sys.executable, "-m", "mfpo", "train", "walks:Walk-v0", *SMALL, "--world", "trouble=hang"]
+# Behind a script's `&`, SIGINT is ignored, and a polite kill must do.
+SCRIPTED = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from mfpo.cli import main; raise SystemExit(main())"
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "program", "code"), [(signal.SIGINT, ["-m", "mfpo"], 130), (signal.SIGTERM, ["-c", SCRIPTED], 143)]
+)
+def test_an_interrupt_ends_a_run_whose_processes_hang(number: int, program: list[str], code: int) -> None:
+    command = [sys.executable, *program, "train", "walks:Walk-v0", *SMALL, "--world", "trouble=hang"]
     process = subprocess.Popen([*command, "--processes", "2"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while "a step" not in process.stderr.readline():
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=100)
-    assert process.returncode == 130 and "Traceback" not in said
+    assert process.returncode == code and "Traceback" not in said
 
 
 def test_the_debug_engine_has_one_process(capfd: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ class Interrupts:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or number
-        if number == signal.SIGTERM:
+        if number == signal.SIGTERM and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.raise_signal(signal.SIGINT)  # `runs` holds this one back while it writes
         else:
             raise KeyboardInterrupt
