@@ -30,12 +30,12 @@ def watch(args: argparse.Namespace) -> int:
     from mfpo.reporting.web import PageServer
 
     watcher = Watcher(Path(args.folder))
-    with interrupts() as signals, PageServer(watcher, args.host, args.port) as server:
-        if not watcher.runs()["runs"]:
-            print(f"mfpo: no runs in {args.folder} yet; they are shown as they appear.", file=sys.stderr)
-        if not server.loopback:
-            print("mfpo: whoever reaches this machine at this port can see the page.", file=sys.stderr)
-        print(f"watching {args.folder} at {server.address} (Ctrl-C ends it)", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
+    with interrupts() as signals:
+        with contextlib.suppress(KeyboardInterrupt), PageServer(watcher, args.host, args.port) as server:
+            if not watcher.runs()["runs"]:
+                print(f"mfpo: no runs in {args.folder} yet; they are shown as they appear.", file=sys.stderr)
+            if not server.loopback:
+                print("mfpo: whoever reaches this machine at this port can see the page.", file=sys.stderr)
+            print(f"watching {args.folder} at {server.address} (Ctrl-C ends it)", flush=True)
             server.serve_until(lambda: bool(signals.received))
         return signals.exit_code
